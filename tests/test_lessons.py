@@ -24,12 +24,12 @@ def by_name(name: str) -> Lesson:
 
 
 CLASS = ("why", "chain", "wrong", "doubt", "tree", "pass", "cache", "coin", "pays")
-MORE = ("easy", "blank", "before", "after", "states")
+MORE = ("easy", "blank", "picture", "before", "after", "states")
 
 
 def test_the_lessons_of_a_class_are_shipped_in_order_and_then_some_more() -> None:
     assert tuple(lesson.text.name for lesson in SHIPPED) == (*CLASS, *MORE)
-    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 15)]
+    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 16)]
     assert all(lesson.text.question.endswith("?") and len(lesson.text.answer) > 100 for lesson in SHIPPED)
 
 
@@ -50,6 +50,8 @@ def test_words_that_a_lesson_quotes_are_in_its_step(lesson: Lesson) -> None:
     seen = {token_label(trace, token) for token in (*step.tree.tokens, step.verification.bonus_token)}
     quoted = re.findall("“([^”]+)”", lesson.text.question + lesson.text.answer)
     emitted = "".join(trace.texts[token] for token in step.emitted)
+    if lesson.text.place == "grounding":  # it is about the whole answer
+        emitted = trace.text
     assert all(words in seen or words in emitted for words in quoted)
 
 
@@ -114,6 +116,19 @@ def test_the_lesson_about_states_is_a_run_of_the_shipped_draft_that_reads_them()
     assert f"the {below} guesses below" in lesson.text.answer
     assert f"gets {len(after.verification.accepted)} guesses right" in lesson.text.answer
     assert f"it is {summarise([trace]).tau:.1f} tokens out of a target pass" in lesson.text.answer
+
+
+def test_the_lesson_about_the_picture_counts_what_its_run_measured() -> None:
+    lesson = by_name("picture")
+    trace = lesson.race.speculative
+    found, total = trace.grounding, len(trace.token_ids)
+    needed = [at for at in range(total) if found.probs[at] >= 10 * found.blank_probs[at]]
+    assert f"{len(needed)} of {total} needed the picture" in lesson.text.answer
+    word, seen, blank = re.search("“(.+?)” falls from (.+?) to (.+?) then", lesson.text.answer).groups()
+    row, at = next((row, at) for row, at in enumerate(needed) if trace.texts[trace.token_ids[at]].strip() == word)
+    assert (seen, blank) == (f"{found.probs[at]:.2f}", f"{found.blank_probs[at]:.2f}")
+    assert f"and to {min(found.occluded[row]):.2f} where only one part" in lesson.text.answer
+    assert 10 * min(found.occluded[row]) < found.probs[at]
 
 
 def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:

@@ -93,11 +93,11 @@ def test_kept_columns_are_the_accepted_path_and_the_cache_grows_by_them(saved_pa
 
 def test_a_turn_that_reused_columns_says_so(saved_page: SavedPages) -> None:
     race = RACES["3-count"]
-    again = replace(race.lead, prefill=replace(race.lead.prefill, reused_tokens=60))
+    again = replace(race.lead, prefill=replace(race.lead.prefill, reused_tokens=70))
     tab = opened(saved_page, replace(race, speculative=again))
     enter(tab)
     blocks = tab.page.locator(".cache-block").all_inner_texts()
-    assert [re.sub(r"\s+", " ", text) for text in blocks[:2]] == ["60 reused", "18 prompt"]
+    assert [re.sub(r"\s+", " ", text) for text in blocks[:3]] == ["64 picture", "6 reused", "8 question"]
 
 
 def test_cached_columns_in_the_frames_of_a_growing_run_are_those_of_the_whole() -> None:

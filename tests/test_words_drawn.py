@@ -106,7 +106,7 @@ def check_notes(trace: DecodeTrace, step: StepTrace, seen: Any, kept: list[int],
         assert written["check"].get(one["node"]) == one["word"]
     for node in asked:
         word = token_label(trace, step.view.choices[step.tree.parents[node]])
-        assert written["accept"][node] == (f"= {word} ✓" if node in kept else f"≠ {word} ✗")
+        assert written["accept"][node] == (f"✓ = {word}" if node in kept else f"✗ ≠ {word}")
         guess = token_label(trace, step.tree.tokens[node])
         assert f"“{guess}” is {'' if node in kept else 'not '}“{word}”" in seen["accept"]["pairs"]
     first = [note["node"] for note in seen["accept"]["notes"]][: len(kept)]

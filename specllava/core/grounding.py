@@ -9,7 +9,6 @@ from pydantic import Field
 
 from specllava.core.trace_fields import Count, Many, Probability, Record
 
-GROUNDED: Final = 2.0  # times as likely with the picture as with a grey one
 MAX_GRID: Final = 32  # tiles a side
 Grid = Annotated[int, Field(ge=0, le=MAX_GRID)]
 
@@ -24,6 +23,7 @@ class Grounding(Record):
         probs: with the picture, one entry per token.
         blank_probs: with a grey picture of the same size.
         blank_choices: the target's likeliest token with the grey picture.
+        factor: how many times less likely without the picture a token is that needs it.
         grid: tiles a side of the picture; 0 where no parts were greyed.
         window: tiles a side of the grey square.
         occluded: one row per grounded token, in order: its probability at each place of the square.
@@ -32,15 +32,16 @@ class Grounding(Record):
     probs: Many[Probability]
     blank_probs: Many[Probability]
     blank_choices: Many[Count]
+    factor: Annotated[float, Field(ge=1.0)]
     grid: Grid = 0
     window: Grid = 0
     occluded: Many[Many[Probability]] = ()
 
     @property
     def grounded(self) -> tuple[int, ...]:
-        """Positions of the tokens that need the picture: at most half as likely without it."""
+        """Positions of the tokens that need the picture: by ``factor`` less likely without it."""
         pairs = zip(self.probs, self.blank_probs, strict=True)
-        return tuple(at for at, (seen, blank) in enumerate(pairs) if 0 < seen >= GROUNDED * blank)
+        return tuple(at for at, (seen, blank) in enumerate(pairs) if 0 < seen >= self.factor * blank)
 
     @property
     def places(self) -> int:

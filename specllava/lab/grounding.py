@@ -18,6 +18,7 @@ from specllava.runtime.scoring import teacher_forced_log_probs
 
 GREY = (128, 128, 128)  # about zero after the vision tower's normalisation
 GRID, WINDOW = 8, 3  # tiles a side: of the picture, of the grey square
+FACTOR = 10.0  # times less likely with a grey picture
 DIGITS = 4
 
 
@@ -39,7 +40,7 @@ def ground(pair: Pair, media: Sequence[Media], messages: Messages, trace: Decode
     yield trace
     blank = _probs(pair, replace_each(media, blank_picture), messages, answer)
     choices = tuple(blank.argmax(-1).tolist())
-    whole = Grounding(_of_answer(seen, answer), _of_answer(blank, answer), choices)
+    whole = Grounding(_of_answer(seen, answer), _of_answer(blank, answer), choices, FACTOR)
     texts = trace.texts | {token: pair.detokenizer.text_of(token) for token in choices}
     trace = replace(trace, texts=dict(sorted(texts.items())), grounding=whole)
     yield trace

@@ -130,9 +130,10 @@ LESSONS = (
         "picture", "What the picture decides",
         "The target wrote {tokens} tokens about this picture. Which of them would it have written without seeing it?",
         "The pale ones: they follow from the words before them. {grounded} of {tokens} needed the picture, which means"
-        " that they are at most half as likely when the target sees a grey one. “{word}” falls from {seen} to {blank}"
-        " then, and to {part} where only one part of the picture is grey: point at it to see which. The blind draft of"
-        " the lesson before failed at such a word; what follows from other words it could guess all the same.",
+        " that they are at least {factor} times less likely when the target sees a grey one. “{word}” falls from {seen}"
+        " to {blank} then, and to {part} where only one part of the picture is grey: point at it to see which. The"
+        " blind draft of the lesson before failed at such a word; what follows from other words it could"
+        " guess all the same.",
         "saved", "grounding",
     ),
     LessonTemplate(

@@ -17,7 +17,6 @@ from typing import Any
 from PIL import Image
 
 from specllava.core.config import DecodingConfig
-from specllava.core.grounding import GROUNDED
 from specllava.core.metrics import summarise
 from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace, StepTrace
@@ -209,9 +208,10 @@ def _find_grounded(traces: Race) -> LessonStep | None:
         return None
     for at, tiles in zip(grounding.grounded, grounding.occluded, strict=True):
         word, seen = trace.texts[trace.token_ids[at]].strip(), grounding.probs[at]
-        if word in (*COLOURS, *KINDS) and min(tiles) < seen / GROUNDED:
+        if word in (*COLOURS, *KINDS) and min(tiles) < seen / grounding.factor:
             return replace(found, words=found.words | {
-                "grounded": str(len(grounding.grounded)), "word": word, "seen": f"{seen:.2f}",
+                "grounded": str(len(grounding.grounded)), "factor": f"{grounding.factor:g}", "word": word,
+                "seen": f"{seen:.2f}",
                 "blank": f"{grounding.blank_probs[at]:.2f}", "part": f"{min(tiles):.2f}",
             })  # fmt: skip
     return None

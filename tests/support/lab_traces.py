@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from PIL import Image
 
 from specllava.core.config import RULES, DecodingConfig
+from specllava.core.grounding import Grounding
 from specllava.core.metrics import compare, summarise
 from specllava.core.question import Question
 from specllava.core.race_file import NamedTrace, comparison_json
@@ -77,6 +78,19 @@ def with_tree_comparison(found: Ablation, place: int = 1) -> Ablation:
         return found
     traces = tuple(first_steps(side.trace, 1) for side in found.results)
     return replace(found, comparisons=(TreeComparison(place, traces),))
+
+
+def synthetic_grounding(
+    config: DecodingConfig, texts: dict[int, str] | None = None, seed: int = 0
+) -> Generator[DecodeTrace]:
+    """The answer, then which of its tokens need the picture, then where."""
+    trace, rng = retexted(synthetic_race(seed, config)["speculative"], texts or {}), random.Random(7)
+    yield trace
+    probs, blank = ([round(rng.random(), 4) for _ in trace.token_ids] for _ in range(2))
+    whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))), 2.0)
+    yield replace(trace, grounding=whole)
+    rows = tuple(tuple(round(rng.random(), 4) for _ in range(9)) for _ in whole.grounded)
+    yield replace(trace, grounding=replace(whole, grid=4, window=2, occluded=rows))
 
 
 def synthetic_forced_token(
@@ -152,6 +166,10 @@ class FakeLab:
     ) -> Generator[Ablation]:
         self._ask(messages)
         return synthetic_ablation(("the picture", "a blank picture", "another picture"), config, self.texts)
+
+    def grounding(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[DecodeTrace]:
+        self._ask(messages)
+        return synthetic_grounding(config, self.texts, sum(map(ord, messages)))  # of the stand-in's race
 
     def distillation(self, image: Image.Image, messages: str, config: DecodingConfig) -> Generator[Ablation]:
         self._ask(messages)

@@ -55,14 +55,15 @@ def grounding_view(trace: DecodeTrace) -> tuple[str, View]:
     """Return the progress in words and the view: a table of the words, and what the player marks them by."""
     grounding = trace.grounding
     if grounding is None:
-        return "The answer is there; now with a grey picture", Chart(GROUNDING, "", (), (), ()).as_json()
+        view = Chart(GROUNDING, "The large model reads its answer again.", (), (), ()).as_json()
+        return "The answer is there; now with a grey picture", view
     words = [token_label(trace, token) for token in trace.token_ids]
-    answer = "No word of this answer needs the picture: a grey one leaves each at least half as likely."
+    answer = f"No word of this answer needs the picture: a grey one makes none {grounding.factor:g} times less likely."
     if grounding.grounded:
         named = ", ".join(f"“{words[at]}”" for at in grounding.grounded[:NAMED])
         answer = (
             f"{len(grounding.grounded)} of {counted(len(words), 'token')} need the picture, {named} among them: with a"
-            " grey one they are at most half as likely. They are marked in the answers above."
+            f" grey one they are at least {grounding.factor:g} times less likely. They are marked in the answers above."
         )
     measured = zip(words, grounding.probs, grounding.blank_probs, grounding.blank_choices, strict=True)
     needs = ["yes" if at in grounding.grounded else "" for at in range(len(words))]

@@ -28,7 +28,7 @@ def grounding_of(trace: DecodeTrace) -> dict[str, object] | None:
             "instead": None if choice == trace.token_ids[at] else token_label(trace, choice),
             "lost": _lost_by_tile(grounding, row) if grounding.grid else [],
         })  # fmt: skip
-    return {"ids": trace.token_ids, "words": words}
+    return {"ids": trace.token_ids, "factor": grounding.factor, "words": words}
 
 
 def _lost_by_tile(grounding: Grounding, row: int) -> list[int]:

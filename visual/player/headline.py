@@ -145,7 +145,11 @@ def _pass_ratio(reference: RunTotals, candidate: RunTotals) -> str:
     if math.isnan(ratio):
         return ""
     mean = (candidate.drafted + candidate.target_passes) / candidate.target_passes
-    return f"In this run, checking {mean:.0f} tokens at once took {ratio:.1f} times as long as saying one."
+    drafting = 100 * candidate.draft_seconds / candidate.decode_seconds
+    return (
+        f"A pass checks {mean:.0f} tokens and took {ratio:.1f} times as long as one for a single token; drafting took"
+        f" {drafting:.0f} % of the time."
+    )
 
 
 def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tuple[str, str, str]:

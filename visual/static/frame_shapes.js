@@ -44,7 +44,7 @@ const WORDS = list(row(text, text));
 const LED = { ids: list(count), totals: byName(text), doubt: maybe(list(maybe(number))), marks: maybe(list(row(text, count))), cached: count, picture: text };
 const RANGE = row(number, number);
 const SHAPES = list({ name: text, path: text });
-const GROUNDING = { ids: list(count), words: list({ at: count, seen: number, blank: number, instead: maybe(text), lost: list(number) }) };
+const GROUNDING = { ids: list(count), factor: number, words: list({ at: count, seen: number, blank: number, instead: maybe(text), lost: list(number) }) };
 const CHART = { question: text, answer: text, columns: list(text), rows: list(list(text)), figures: list(both(drawable, { data: list(object), layout: object })) };
 
 const FRAMES = {

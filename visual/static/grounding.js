@@ -3,7 +3,6 @@
 
 const CLEAR = 10; // percent of its probability that a word loses with some tile, so that there is a part to light
 const CARD = "#lab-grounding";
-const KEY = "Marked: at most half as likely when the large model sees a grey picture. Point at one.";
 
 export function create(root, { player }) {
   const lanes = root.querySelector(".lanes");
@@ -37,10 +36,10 @@ export function create(root, { player }) {
   // What the lab measured, if it is of the answer on show.
   function take(measured) {
     rest();
+    if (!player.end) return;
     const ids = player.race.led().flatMap(({ frame }) => frame.ids);
-    if (!player.end || player.run.turn || !ids.every((id, at) => measured.ids[at] === id)) {
-      if (!button.hidden) key.textContent = "What was measured is another answer: picture, question or settings were changed. Run again first.";
-      return;
+    if (player.run.turn || !ids.every((id, at) => measured.ids[at] === id)) {
+      return explain("What was measured is another answer: picture, question or settings were changed. Run again first.");
     }
     found = { ...measured, words: measured.words.filter(({ at }) => at < ids.length) };
     set(true);
@@ -48,15 +47,18 @@ export function create(root, { player }) {
 
   // Lets the lab measure it; until then its notice is shown here.
   function measure() {
+    const notice = () => document.querySelector(`${CARD} .notice`)?.textContent;
+    const before = notice(); // of the time before
+    const tell = () => explain((notice() !== before && notice()) || "The large model reads its answer again, with a grey picture …");
     document.querySelector(`${CARD} .lab-run`).click();
-    lanes.classList.add("grounding-waits");
     waiting = new MutationObserver(tell);
     waiting.observe(document.querySelector(CARD), { childList: true, subtree: true, characterData: true });
     tell();
   }
 
-  function tell() {
-    key.textContent = document.querySelector(`${CARD} .notice`)?.textContent || "The large model reads its answer again, with a grey picture …";
+  function explain(words) {
+    lanes.classList.add("grounding-waits");
+    key.textContent = words;
   }
 
   function rest() {
@@ -71,6 +73,8 @@ export function create(root, { player }) {
     button.setAttribute("aria-pressed", String(on));
     lanes.classList.toggle("grounding", on);
     for (const word of lanes.querySelectorAll(".grounded")) word.classList.remove("grounded");
+    if (lanes.classList.contains("open") !== on) root.querySelector(".whole").click();
+    if (on) player.actions.last(); // every word is written
     if (on) for (const words of wordsOfLanes()) for (const { at } of found.words) words[at]?.classList.add("grounded");
     show(null);
   }
@@ -94,20 +98,20 @@ export function create(root, { player }) {
   // What one word owes to the picture; null: what all marks mean.
   function show(entry) {
     if (!on) return map.remove();
-    key.textContent = entry ? sentence(entry) : `${summary()} ${KEY}`;
+    key.textContent = entry ? sentence(entry) : summary();
     const image = document.querySelector("#picture img");
     const most = Math.max(0, ...(entry?.lost ?? []));
     if (most < CLEAR || !image || (player.run.picture && image.src !== player.run.picture)) return map.remove();
     light(image, entry.lost.map((lost) => lost / most));
   }
 
-  const summary = () => `${found.words.length} of ${found.ids.length} tokens needed the picture.`;
+  const summary = () => `${found.words.length} of ${found.ids.length} tokens needed the picture: with a plain grey one the large model finds them at least ${found.factor} times less likely. Point at one.`;
 
   function sentence({ at, seen, blank, instead, lost }) {
     const word = player.race.led().flatMap(({ words }) => words)[at].textContent;
-    const chances = `“${word}”: ${percent(seen)} likely with the picture, ${percent(blank)} with a grey one`;
-    const rival = instead === null ? "." : `, where “${instead}” is likelier.`;
-    const part = !lost.length ? "" : Math.max(...lost) < CLEAR ? " No single part of the picture decides it." : " Lit: where a grey square makes it less likely.";
+    const chances = `“${word}”: ${percent(seen)} likely for the large model, ${percent(blank)} with a plain grey picture`;
+    const rival = instead === null ? "." : `, where it prefers “${instead}”.`;
+    const part = !lost.length ? "" : Math.max(...lost) < CLEAR ? " No single part of the picture decides it." : " Lit: the parts that matter; greyed out, they make it less likely.";
     return `${chances}${rival}${part}`;
   }
 

@@ -6,7 +6,7 @@ const TRIES = 100;
 const PLACES = {
   lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays", grounding: ".lanes",
 };
-const BEFORE = { ...PLACES, coin: ".scroller", pays: ".verdict" }; // where the answer's place would give it away
+const BEFORE = { ...PLACES, coin: ".scroller", grounding: ".scroller", pays: ".verdict" }; // where the answer's place would give it away
 const ASKED_AT = { check: "check", keep: "check" }; // the phase in which a question is asked about another one's result
 const GUESSES = { kind: "guess", level: Infinity, forks: [] }; // every guess, none judged
 

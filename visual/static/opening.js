@@ -3,7 +3,7 @@
 
 const LEVEL = 260; // milliseconds from one level of guesses to the next
 const PAIRS = 1600; // for which each guess is compared with the target's own word
-const WORDS = 7; // of the answer before the step
+const WORDS = 6; // of the answer before the step
 const KEYS = { ArrowRight: 1, " ": 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
 
 export function create(root, { player, part, modules }) {
@@ -44,8 +44,8 @@ export function create(root, { player, part, modules }) {
 
   function lay() {
     const read = modules.step_phases.readStep(frame, run);
-    const said = player.race.led().slice(0, player.index() + 1).flatMap((past) => past.frame.tokens.map(([text]) => text)).join("");
-    beats = beatsOf(read, said.trim(), frame.tokens, modules.step_phases.phasesOf(read));
+    const said = player.race.led().slice(0, player.index() + 1).flatMap((past) => past.frame.tokens.map(([text]) => text));
+    beats = beatsOf(read, said, frame.tokens, modules.step_phases.phasesOf(read));
     if (!find("dots").children.length) find("dots").append(...beats.map(() => document.createElement("li")));
     show();
   }
@@ -126,11 +126,12 @@ export function create(root, { player, part, modules }) {
 // other, and what it adds to the answer. `tokens` are those that the step brings, with their sources; `all` its phases.
 function beatsOf(step, said, tokens, all) {
   const { words, kept, depth, nodes, sampled } = step;
-  const phase = (kind) => ({ kind, level: Infinity, forks: [], notes: all.find((one) => one.kind === kind)?.notes ?? [] });
+  const reached = ({ node, beyond }) => kept.includes(beyond ? node : step.parent[node]); // what comes after a wrong guess is of no account
+  const phase = (kind) => ({ kind, level: Infinity, forks: [], notes: (all.find((one) => one.kind === kind)?.notes ?? []).filter(reached) });
   const brought = tokens.map(([text, source]) => [source.startsWith("target") ? "own" : "word", text]);
-  const first = { title: "One pass, one word", answer: [["", `… ${said.split(/\s+/).slice(-WORDS).join(" ")}`]], phases: [{ kind: "root", level: 0, forks: [] }],
+  const first = { title: "One pass, one word", answer: [["", `… ${said.slice(0, -1).join("").trim().split(/\s+/).slice(-WORDS).join(" ")}`], ["own", said.at(-1)]], phases: [{ kind: "root", level: 0, forks: [] }],
     say: [["", "A large model reads the picture, the question and its answer so far. That is one pass, and it brings one word: "], ["own", words[0]], ["", "."]] };
-  const last = { title: "Now you", brought, phases: [{ ...phase("accept"), kind: "keep" }], say: [["", "Watch both models race, take the lessons, or measure it."]] };
+  const last = { title: "Now you", brought, phases: [{ ...phase("accept"), kind: "keep" }], say: [["", "Watch the large model race against itself with the small one, take the lessons, or measure what it brings."]] };
   if (nodes.length < 2) return [first, last]; // nothing was guessed
   const fork = forkOf(step);
   const ahead = depth[fork] || step.levels;
@@ -139,12 +140,12 @@ function beatsOf(step, said, tokens, all) {
   return [
     first,
     { title: "A small model runs ahead", phases: Array.from({ length: ahead }, (_, level) => ({ kind: "guess", level: level + 1, forks: [] })),
-      say: [["", "It is quick, and was taught to talk like the large one. It guesses the next words: "], ["strong", line], ["", " …"]] },
-    { title: fork < 0 ? "It is sure, and goes straight on" : "It wavers, and branches", phases: [{ kind: "guess", level: Infinity, forks: fork < 0 ? [] : [fork] }],
+      say: [["", "It is quick, though not free, and was taught to talk like the large one. It guesses the next words, or pieces of words: "], ["strong", line], ["", " …"]] },
+    { title: fork < 0 ? "The small model is sure, and goes straight on" : "The small model wavers, and branches", phases: [{ kind: "guess", level: Infinity, forks: fork < 0 ? [] : [fork] }],
       say: wavers(step, fork) },
     { title: "One pass of the large model checks them all", phases: [{ ...phase("check"), notes: [] }],
-      say: [["", `It reads ${guesses === 1 ? "the guess" : `all ${guesses} guesses side by side`}, in one pass. On a GPU that takes hardly longer than one word.`]] },
-    { title: sampled ? "Its own odds appear at every guess" : "Its own word appears at every guess", phases: [phase("check")], say: sampled
+      say: [["", `It reads ${guesses === 1 ? "the guess" : `all ${guesses} guesses side by side`}, in one pass, each after the words on its own path. On a GPU most of a pass goes into fetching the model from memory, and that happens once for all of them.`]] },
+    { title: sampled ? "The large model's own odds appear at the guesses" : "The large model's own words appear at the guesses", phases: [phase("check")], say: sampled
       ? [["", "The same pass tells how likely the large model finds each guess. A coin with these odds decides whether it stays."]]
       : [["", "The same pass tells which word it would have written there itself."], ...chosen(step, fork)] },
     { title: titleOf(step), brought,
@@ -170,7 +171,7 @@ function wavers(step, fork) {
   if (fork < 0) return [["", "Where it is not sure it follows several words. Here it tries one after each, so the tree is one line."]];
   const [one, other] = rivals(step, fork);
   const odds = (id) => (step.draft[id] === null ? "" : ` (${share(step.draft[id])})`);
-  return [["strong", step.words[one]], ["", `${odds(one)} or `], ["strong", step.words[other]], ["", `${odds(other)}? It is not sure, so it follows both: the guesses are a tree.`]];
+  return [["strong", step.words[one]], ["", `${odds(one)} or `], ["strong", step.words[other]], ["", `${odds(other)}? It is not sure, so it follows both: the guesses are a tree. The brighter a dot, the less sure it is of what comes next.`]];
 }
 
 function chosen(step, fork) {
@@ -183,15 +184,20 @@ function chosen(step, fork) {
 
 function titleOf({ kept, next }) {
   if (kept.length < 2) return "No guess was right, and one word comes all the same";
-  return next < 0 ? "The equal ones stay" : "The equal ones stay, one more comes free";
+  return next < 0 ? "Equal guesses stay" : "Equal guesses stay, and the pass adds a word";
 }
 
-function harvest({ kept, words, next, sampled }, count) {
-  const [right, after] = [kept.length - 1, next < 0 ? [] : [["", " The pass wrote the next word as well: "], ["own", words[next]], ["", "."]]];
-  const start = right ? `${right} ${right === 1 ? "guess was" : "guesses were"} the large model's own ${right === 1 ? "word" : "words"}.` : "A wrong guess goes, and all that came after it.";
-  const sum = ` That is ${count} ${count === 1 ? "word" : "words or pieces of words"} from one pass. `;
-  const same = sampled ? "The coin keeps every answer as likely as without the small model." : "Each is its own choice, so the answer stays the same, word for word.";
-  return [["", sampled ? `${right} of the guesses stayed.` : start], ...after, ["", `${sum}${same}`]];
+function harvest({ kept, words, next, sampled, rank, families, parent, nodes }, count) {
+  const right = kept.length - 1;
+  const guesses = `${right} ${right === 1 ? "guess" : "guesses"}`;
+  const start = sampled ? `${guesses} stayed` : right ? `${guesses} ${right === 1 ? "was" : "were"} the large model's own` : "The wrong guess goes, and all that came after it";
+  const more = next < 0 ? [["", "."]] : [["", ", and the pass wrote one word more: "], ["own", words[next]], ["", "."]];
+  const sum = ` That is ${count} ${count === 1 ? "word" : "words or pieces"} from one pass`;
+  const won = kept.findIndex((id) => id && rank[id] > 1);
+  const favourite = won > 0 && !sampled ? families[parent[kept[won]]].find((id) => nodes.includes(id)) : undefined;
+  const line = favourite === undefined ? [["", "."]] : [["", "; a single line would have followed "], ["lost", words[favourite]], ["", ` and brought ${won}.`]];
+  const same = sampled ? " The coin keeps every answer as likely as without the small model." : " All are the large model's own choice: the answer is the same, word for word.";
+  return [["", start], ...more, ["", sum], ...line, ["", same]];
 }
 
 const share = (probability) => `${Math.round(100 * probability)} %`;

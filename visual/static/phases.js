@@ -155,7 +155,7 @@ export function create(root, { player, step: view, modules }) {
     list.replaceChildren(...phases.map(item));
     mask.lay(step, frame.cached);
     const { prompt_tokens: prompt, reused_tokens: reused, image_tokens: image = 0 } = player.race.led()[0].frame;
-    const old = reused < image ? reused : reused - image; // of the text; a picture is reused as a whole
+    const old = reused < image ? Math.min(reused, prompt - image) : reused - image; // of the text; a picture is reused as a whole
     const said = player.race.led().slice(0, player.index() + 1).flatMap((past) => past.frame.tokens.map(([text]) => text)).slice(0, -1).join("");
     const blocks = [{ kind: "picture", count: image, text: "picture" }, { kind: "reused", count: old, text: "reused" },
       { kind: "read", count: prompt - image - old, text: image ? "question" : run.picture ? "picture and question" : "prompt" },

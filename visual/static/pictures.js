@@ -103,8 +103,9 @@ export function createPictures(root, { modules, plotly, shown }) {
       mark: [...item.querySelector(".mark").classList].at(-1), text: item.textContent.trim(),
     }));
     const line = [...find(".legend .scale").parentNode.childNodes].filter((part) => part.getClientRects?.().length !== 0); // some rules leave a part out
-    const texts = line.map((part) => part.textContent.trim()); // that of the scale is empty
-    items.push({ mark: "scale", text: texts[0], behind: texts.slice(1).join("") });
+    const scale = line.findIndex((part) => part.matches?.(".scale"));
+    const [before, after] = [line.slice(0, scale), line.slice(scale)].map((parts) => parts.map((part) => part.textContent.trim()));
+    items.push({ mark: "scale", text: before.join(" ").trim(), behind: after.join("") });
     const parts = [];
     let [x, row] = [EDGE, 0];
     for (const { mark, text, behind = "" } of items) {

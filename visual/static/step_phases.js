@@ -88,7 +88,7 @@ function pairNote({ words, sampled }, { node, fate, word, chance }) {
   if (fate === "open") return word === null || sampled ? null : { node, fate, parts: [["own", word]] };
   const [sign, verdict, kind] = SIGNS[fate];
   const odds = chance === null ? "" : ` ${chance.toFixed(2)}`;
-  const parts = word === null ? [[kind, `${verdict}${odds}`]] : [[kind, `${sign} `], ["own", word], [kind, `${odds} ${verdict}`]];
+  const parts = word === null ? [[kind, `${verdict}${odds}`]] : [[kind, `${verdict} ${sign} `], ["own", word], [kind, odds]];
   const title = word === null ? `${words[node]} ${verdict}${odds}` : `${words[node]} ${sign} ${word}${odds} ${verdict}`;
   return { node, fate, parts, mark: [kind, verdict], title };
 }
