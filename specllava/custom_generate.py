@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
 from specllava.core.config import DecodingConfig, one_line
@@ -29,6 +29,7 @@ from specllava.drafters.drafter import Drafter
 from specllava.lane import LaneOverrides, lane_of
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import check_decoder
+from specllava.models.checkpoints.text_processor import TextProcessor
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import ImageFeatures, Picture, ProcessedPrompt
@@ -72,7 +73,7 @@ def speculative_generate(
     input_ids: Tensor,
     generation_config: GenerationConfig,
     draft: Source | PreTrainedModel | None = None,
-    processor: ProcessorMixin | None = None,
+    processor: ProcessorMixin | PreTrainedTokenizerBase | None = None,
     draft_inputs: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Tensor | SpeculativeOutput:
@@ -80,7 +81,7 @@ def speculative_generate(
 
     Args:
         draft: an id of the hub, a directory, or a loaded model; without one ``drafter`` says who guesses.
-        processor: of the model; by default that of ``model.name_or_path``.
+        processor: of the model, of a language model its tokenizer; by default that of ``model.name_or_path``.
         draft_inputs: what the draft's own processor made of the same chat. Needed by a draft with a tower of its own
             whose pictures are cut in other ways.
         given: fields of :class:`DecodingConfig` and :class:`DraftReading` by name, a rule or drafter as an object too;
@@ -206,7 +207,7 @@ def _decoding(
 
 def _pair(
     model: PreTrainedModel,
-    processor: ProcessorMixin | None,
+    processor: ProcessorMixin | PreTrainedTokenizerBase | None,
     draft: Source | PreTrainedModel | None,
     reading: DraftReading,
 ) -> Pair:
@@ -217,9 +218,10 @@ def _pair(
     """
     held = PAIRS.setdefault(model, {})
     alone = held.get(None)
-    if alone is None or processor not in (None, alone.processor):
+    reads = TextProcessor(processor) if isinstance(processor, PreTrainedTokenizerBase) else processor
+    if alone is None or reads not in (None, alone.processor):
         held.clear()
-        alone = held[None] = _target(model, processor)
+        alone = held[None] = _target(model, reads)
     if draft is None:
         return alone
     if isinstance(draft, PreTrainedModel):
@@ -236,7 +238,7 @@ def _target(model: PreTrainedModel, processor: ProcessorMixin | None) -> Pair:
     _check_attention(model)
     if processor is None and not name:
         raise ValueError("speculative_generate needs processor=: the model was loaded from no directory or id")
-    reads = processor or Checkpoint.at(name).processor(family.processor)
+    reads = processor or family.read_processor(Checkpoint.at(name))
     shown = Path(name).name or type(model).__name__
     return Pair(shown, copy(model), None, reads, shown, NO_DRAFT)
 

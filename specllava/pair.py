@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -23,7 +22,7 @@ from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
 from specllava.drafters.build import build_drafter
 from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
-from specllava.models.checkpoints.checkpoint import Source
+from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import checked_context, input_device
 from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids
 from specllava.models.drafts.draft_classes import VisionSource, vision_source
@@ -109,7 +108,7 @@ class Pair:
             ValueError: no model there, more memory needed than there is, or models that do not fit each other; one
                 line with the numbers.
         """
-        name = name or Path(target).name
+        name = name or Checkpoint.at(target).name
         chosen = LoadOptions(**options)
         loaded = load_target(name, target, draft, chosen, tell)
         check_settings(loaded.model.generation_config)
@@ -163,6 +162,16 @@ class Pair:
     @cached_property
     def family(self) -> Family:
         return family_of(self.target.config)
+
+    @property
+    def sees(self) -> bool:
+        """Whether the target reads pictures."""
+        return self.family.sees
+
+    @property
+    def way_to_draft(self) -> str:
+        """How this target gets a draft, for a message."""
+        return draft_hint(self.target.config.name_or_path, self.family.name, self.family.way_to_draft)
 
     @cached_property
     def draft_vision(self) -> VisionSource | None:
@@ -328,8 +337,8 @@ class Pair:
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
         drafter = build_drafter(config.drafter, self.draft) if lane.drafter is None else lane.drafter
         if drafter.needs_draft and self.draft is None:
-            hint = draft_hint(self.target.config.name_or_path, self.family.name)
-            raise ValueError(f'the pair {self.name} has no draft: use drafter "prompt-lookup" or "none", or {hint}')
+            ways = f'use drafter "prompt-lookup" or "none", or {self.way_to_draft}'
+            raise ValueError(f"the pair {self.name} has no draft: {ways}")
         if lane.rule is not None and not drafter.grows:
             raise ValueError(f"the drafter {drafter.name} grows no trees, so the rule {lane.rule.name} has no use")
         if lane.rule is not None and config.children == "drawn" and not lane.rule.drawable:

@@ -142,7 +142,16 @@ def test_compare_tells_both_answers_and_a_race_file_that_opens(site: Site, clien
         assert told["ended"] == "finished"
     assert found["equal"] is (alone.token_ids == together.token_ids) is True and found["first_difference"] is None
     assert found["tau"] == pytest.approx((len(together.token_ids) - 1) / found["passes"])
+    counts = found["speculative"]["metrics"]["speculative_decoding"]
+    assert counts["num_draft_tokens"] == sum(len(step.tree) - 1 for step in together.steps)
+    assert counts["num_accepted_draft_tokens"] == sum(len(step.emitted_nodes) for step in together.steps)
+    assert found["target_only"]["metrics"] == {"speculative_decoding": None}
     assert found["speed_up"] > 1
+
+
+def test_a_question_about_no_picture_is_answered(site: Site, client: Client) -> None:
+    found = client.predict(None, "What is a triangle?", api_name="/compare")
+    assert found["equal"] and not found["trace"]["speculative"]["image"]
 
 
 def test_several_pictures_are_asked_about_in_their_order(site: Site, client: Client, tmp_path: Path) -> None:
@@ -199,7 +208,7 @@ def test_a_call_chooses_draft_and_precision_where_the_page_does(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"image": None}, "no picture came"),
+        ({"image": None, "more_images": [{"path": "/etc/passwd"}]}, "no picture came"),
         ({"image": {"path": "/etc/passwd"}}, "no picture came"),
         ({"more_images": 7}, "more_images = 7: a list of pictures is expected"),
         ({"more_images": [{"path": "/etc/passwd"}]}, "no picture came"),

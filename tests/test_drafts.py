@@ -195,7 +195,7 @@ def test_a_draft_with_another_image_token_is_refused(root: Path, tmp_path: Path)
     [
         (
             ["init", "--llm", "same"],
-            "same is a llava: a draft is made of a plain llama, mistral, qwen2, qwen3 or gemma3_text"
+            "same is a llava: a draft is made of a plain llama, mistral, qwen2, qwen3, gemma3_text or phi3"
             " (draft import takes it)",
         ),
         (["import", "--source", "llama"], 'llama is a llama, no LLaVA: of a language model "draft init" makes one'),

@@ -8,13 +8,34 @@ import signal
 import subprocess
 import sys
 import zipfile
+from email import message_from_string
 from functools import partial
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from support.served_page import answer_of, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = {"gradio", "plotly", "networkx"}
+MAIN = "from specllava.cli.main import main; sys.exit(main({}))"
+BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('gradio', 'plotly', 'networkx')))\n"  # their import fails
+GENERATE = """
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from specllava import speculative_generate
+from specllava.core.files import shipped
+
+toy = shipped("assets") / "toy"
+model = AutoModelForImageTextToText.from_pretrained(toy / "target", dtype=torch.float64)
+processor = AutoProcessor.from_pretrained(toy / "target")
+chat = [{"role": "user", "content": [{"type": "text", "text": "How many objects are there?"}]}]
+text = processor.apply_chat_template(chat, add_generation_prompt=True)
+inputs = processor(text=text, return_tensors="pt", add_special_tokens=False)
+asked = {**inputs, "do_sample": False, "max_new_tokens": 12}
+fast = model.generate(**asked, custom_generate=speculative_generate, draft=str(toy / "draft"))
+assert torch.equal(fast, model.generate(**asked)), (fast, model.generate(**asked))
+"""
 SOURCES = ("specllava", "visual", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -49,6 +70,41 @@ def test_the_wheel_holds_the_models_the_examples_and_the_page(installed: Path) -
     assert (installed / "visual" / "static" / "player.js").is_file()
     tops = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
     assert tops == {"specllava", "visual"}, "nothing else may be put among other people's packages"
+
+
+def test_what_draws_is_an_extra_and_the_pins_are_what_both_need(installed: Path) -> None:
+    (metadata,) = installed.glob("specllava-*.dist-info/METADATA")
+    message = message_from_string(metadata.read_text(encoding="utf-8"))
+    needed = [Requirement(line) for line in message.get_all("Requires-Dist")]
+    plain = {one.name for one in needed if one.marker is None}
+    page = {one.name for one in needed if one.marker is not None and one.marker.evaluate({"extra": "page"})}
+    assert "page" in message.get_all("Provides-Extra") and page == PAGE and not PAGE & plain
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert {line.partition("==")[0] for line in lines if not line.startswith("#")} == plain | page
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (GENERATE, 0, ""),
+        (MAIN.format("['generate', '--prompt', 'What is a circle?']"), 0, ""),
+        (MAIN.format("['trace', 'import', 'log.json']"), 0, ""),
+        (
+            MAIN.format("['trace', 'export', 'log.json', '--html', 'a.html']"),
+            1,
+            'specllava: this draws, and what draws is not installed: pip install "specllava[page]"\n',
+        ),
+        ("from specllava import Pair; assert Pair.from_preset('toy').compare(None, 'Hi')._repr_html_() is None", 0, ""),
+    ],
+    ids=["speculative_generate", "generate", "import", "export", "notebook"],
+)
+def test_without_what_draws_everything_else_works(
+    installed: Path, tmp_path: Path, program: str, code: int, said: str
+) -> None:
+    (tmp_path / "log.json").write_text('{"per_step_accepted": [1, 2], "per_step_drafted": [3, 3]}')
+    command, where = [sys.executable, "-c", BLOCKED + program], environment(installed)
+    run = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True)
+    assert run.returncode == code and run.stderr.endswith(said), run.stderr
 
 
 def test_the_toy_pair_answers_where_it_was_installed(installed: Path, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_what_cannot_run_is_said_in_one_line(question: str, change: dict[str, An
 
 
 def test_without_a_picture_nothing_runs():
-    assert notes(run(FakeLab(), picture=None)) == ["error: This cannot run: choose a picture first"]
+    assert notes(run(FakeLab(), picture=None)) == ["error: This cannot run: choose a picture first, or No picture"]
 
 
 @pytest.mark.parametrize(("end", "words"), [("stop", ["Stopped. What was found so far stays here."]), ("cancel", [])])

@@ -23,8 +23,10 @@ from specllava.cli.options import with_fallback_drafter
 from specllava.core.config import DecodingConfig
 from specllava.distill.make_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
+from specllava.models.families.interface import Family
 from specllava.models.loading import memory_estimate as weighing
 from specllava.models.loading.memory_estimate import estimate, size_of
 from specllava.models.loading.presets import draft_hint, presets
@@ -77,7 +79,7 @@ def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: P
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "loading llava-1.5-7b: torch and transformers first, then the weights"
     assert told[1].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[1]
-    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava")
+    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava", Family.way_to_draft)
     assert hint.startswith("take --preset llava-1.5-7b-msd or ")
     assert told[2:] == [f"speculation is off because llava-1.5-7b has no draft: {hint}"]
     assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0
@@ -182,10 +184,14 @@ def pad_header(path: Path, padding: int) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
 
-def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path):
-    line = complaint(lambda: Pair.load(root / "llama", name="x", device="cpu"))
+def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path, tmp_path: Path):
+    odd = without(root, tmp_path, lambda directory: (directory / "config.json").write_text('{"model_type": "gpt2"}'))
+    line = complaint(lambda: Pair.load(odd, name="x", device="cpu"))
     *names, last = (family.name for family in FAMILIES)
-    assert line == f"models of type llama are not known as targets: {', '.join(names)} and {last} are"
+    assert line == (
+        f"models of type gpt2 are not known as targets: {', '.join(names)} and {last} are, and without pictures"
+        f" {', '.join(LANGUAGE_MODELS)}"
+    )
 
 
 def test_a_broken_configuration_is_refused_by_its_place(root: Path, tmp_path: Path):

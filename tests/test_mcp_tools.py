@@ -122,7 +122,7 @@ def test_several_pictures_are_asked_about_in_their_order(site: Site) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"image": None}, "no picture came"),
+        ({"image": None, "more_images": ["a"]}, "no picture came"),
         ({"image": "https://example.com/picture.png"}, "no picture came"),
         ({"image": "/etc/passwd"}, "no picture came"),
         ({"image": "../../etc/passwd"}, "no picture came"),

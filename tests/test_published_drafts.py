@@ -42,7 +42,8 @@ def test_a_preset_fits_its_target_by_the_configuration_of_its_authors(name: str)
     assert list(config.state_layers) == ([0, 1, 2] if "Cloudriver/EAGLE3" in str(preset.draft) else usual)
     theta = 10_000.0 if preset.reading.draft_rope_theta else float(settings.get("rope_theta", 10_000))
     assert config.rope_parameters["rope_theta"] == theta and preset.reading.draft_rope_theta in (None, 10_000.0)
-    sections = SECTIONS.get(str(preset.draft).split("/")[0], (None, False))
+    rotates = settings.get("rope_scaling") is not None
+    sections = SECTIONS.get(str(preset.draft).split("/")[0] if rotates else "", (None, False))
     assert (config.mrope_section, config.mrope_interleaved) == sections and config.sliding_window is None
 
 

@@ -231,7 +231,7 @@ def test_a_request_made_while_waiting_runs_in_place_of_the_stopped_one() -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"picture": None}, "This cannot run: choose a picture first"),
+        ({"picture": None}, "This cannot run: choose a picture first, or No picture"),
         ({"question": ""}, "This cannot run: the prompt is empty"),
         ({"settings": {"drafter": 0}}, "Please change the settings: "),
         ({"question": "fail"}, "Something went wrong and the race was stopped"),

@@ -89,7 +89,6 @@ def test_the_command_line_takes_pictures_and_a_video(clips: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ("", "show something: --image FILE, several of them, or --video FILE"),
         ("--image IMAGE --draft-frames 2", "--draft-frames belongs to --video"),
         ("--video CLIPS/a.mp4 --draft-frames 2 --drafter prompt-lookup", "the drafter is prompt-lookup"),
         ("--video CLIPS/a.mp4 --draft-frames 9", "the draft can watch 1 to 8 frames of a video of 8, not 9"),

@@ -15,7 +15,7 @@ from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
 from specllava.lane import TARGET_ONLY, Lane
-from specllava.models.loading.presets import Tree, draft_hint
+from specllava.models.loading.presets import Tree
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
@@ -88,7 +88,7 @@ def _why_not(pair: Pair, config: DecodingConfig, name: str, own: Mapping[str, De
     """Return why a lane cannot be had here, ``None`` if it can."""
     needs_draft = own[name].drafter == "model" if name in own else TRANSFORMERS_LANES[name].needs_draft
     if needs_draft and pair.draft is None:
-        return f"the pair {pair.name} has no draft: {draft_hint(pair.target.config.name_or_path, pair.family.name)}"
+        return f"the pair {pair.name} has no draft: {pair.way_to_draft}"
     if name in own:
         return None
     if config.temperature > 0:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
+from specllava.core.acceptance import Acceptance, DraftedStep
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
@@ -41,6 +42,12 @@ def totals_of(runs: Sequence[TimedRun]) -> RunTotals:
         )
         for run in runs
     )
+
+
+def acceptance_of(runs: Sequence[TimedRun]) -> Acceptance:
+    """Count the steps of a lane that drafted."""
+    steps = (step for run in runs for step in run.steps if step.target_width > 1)
+    return Acceptance.of(DraftedStep(step.target_width - 1, step.accepted) for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,7 @@ class LaneResult:
         mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
             difference is that of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
+        acceptance: of the steps that drafted.
         floor: the steps whose passes were run once more, bare; ``None`` if none were.
     """
 
@@ -87,6 +95,7 @@ class LaneResult:
     mismatches: int
     ties: int
     margins: tuple[float | None, ...]
+    acceptance: Acceptance
     floor: Floor | None = None
 
     @property
@@ -125,6 +134,7 @@ class LaneResult:
             "margins": list(self.margins),
             "runs": totals.runs,
             "tokens": totals.tokens,
+            "metrics": {"speculative_decoding": self.acceptance.as_json()},
         }
 
 
@@ -157,6 +167,7 @@ def pool(
             mismatches=len(differing) - ties,
             ties=ties,
             margins=tuple(differing),
+            acceptance=acceptance_of(own),
             floor=Floor.of(own),
         )
     return results

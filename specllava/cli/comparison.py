@@ -159,10 +159,11 @@ def _questions(
         from specllava.toyworld.scene_questions import scene_questions
 
         return partial(scene_questions, "held-out", options.scenes), options.scenes
-    if image is None or prompt is None:
-        raise ValueError("--image and --prompt belong together")
-    read_size(image)
-    return lambda: [Question(prompt, image, image.name)], 1
+    if prompt is None:
+        raise ValueError("--image needs --prompt, the question about it")
+    if image is not None:
+        read_size(image)
+    return lambda: [Question(prompt, image, None if image is None else image.name)], 1
 
 
 def side_options(common: AnswerOptions, options: ComparisonOptions) -> tuple[SideOptions, SideOptions]:

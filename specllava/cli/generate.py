@@ -12,7 +12,7 @@ from specllava.core.files import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(AnswerOptions):
-    """Answer a question about pictures or a video, speculatively."""
+    """Answer a question speculatively, about pictures, a video or neither."""
 
     prompt: str
     """The question."""

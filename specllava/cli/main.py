@@ -27,8 +27,9 @@ from specllava.cli.presets import Presets
 from specllava.cli.site import Site
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
+from specllava.cli.trace_import import ImportLog
 from specllava.core.config import one_line
-from specllava.core.errors import is_out_of_memory, is_panic
+from specllava.core.errors import PAGE_HINT, is_out_of_memory, is_panic, lacks_page
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 
@@ -58,8 +59,9 @@ Command = (
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]
         | Annotated[Export, tyro.conf.subcommand("export")]
-        | Annotated[Join, tyro.conf.subcommand("join")],
-        tyro.conf.subcommand("trace", description="Saved races, with no model at hand."),
+        | Annotated[Join, tyro.conf.subcommand("join")]
+        | Annotated[ImportLog, tyro.conf.subcommand("import")],
+        tyro.conf.subcommand("trace", description="Saved races, and other engines' counts, with no model at hand."),
     ]
 )
 
@@ -85,6 +87,8 @@ def _error_line(error: BaseException) -> str:
     """Write an error as one line: by its message alone where the program foresaw it, else with the way to more."""
     if isinstance(error, ValidationError):
         return one_line(error)
+    if lacks_page(error):
+        return PAGE_HINT
     message = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError | FloatingPointError) and message:
         return message

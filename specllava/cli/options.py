@@ -17,7 +17,7 @@ from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.files import write_whole
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 from specllava.models.loading.load_options import DTypeName, PassesName, QuantizationName
-from specllava.models.loading.presets import Tree, draft_hint, preset_named
+from specllava.models.loading.presets import Tree, preset_named
 
 if TYPE_CHECKING:
     from specllava.models.checkpoints.checkpoint import Source
@@ -39,7 +39,8 @@ class PairOptions:
     others from the hub, such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
 
     target: str | None = None
-    """Any model of a family that is known (docs/models.md) instead: an id of the hub, or a directory."""
+    """Any model of a family that is known (docs/models.md), language models among them: an id of the hub, or a
+    directory."""
 
     draft: str | None = None
     """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. Its configuration and
@@ -105,7 +106,7 @@ class MediaOptions:
     """Media of the question."""
 
     image: tuple[Path, ...] = ()
-    """Picture files, in the order in which they are shown."""
+    """Picture files, in the order in which they are shown; without any the question is about none."""
 
     video: Path | None = None
     """Video file, of which some frames are shown, after the pictures; it is read by PyAV."""
@@ -120,12 +121,10 @@ class MediaOptions:
         """Refuse what no model is needed to refuse.
 
         Raises:
-            ValueError: no media, an unreadable picture, or fewer frames for a draft that is not there.
+            ValueError: an unreadable picture, or fewer frames for a draft that is not there.
         """
         from specllava.models.media.images import read_size
 
-        if not self.image and self.video is None:
-            raise ValueError("show something: --image FILE, several of them, or --video FILE")
         if self.draft_frames is not None and self.video is None:
             raise ValueError("--draft-frames belongs to --video")
         if self.draft_frames is not None and drafter != "model":
@@ -223,8 +222,7 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     if pair.draft is not None or decoding.drafter != "model":
         return decoding
     what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
-    hint = draft_hint(pair.target.config.name_or_path, pair.family.name)
-    print_notice(f"{what} because {pair.name} has no draft: {hint}")
+    print_notice(f"{what} because {pair.name} has no draft: {pair.way_to_draft}")
     return replace(decoding, drafter=fallback)
 
 

@@ -1,9 +1,11 @@
-"""Recognition of errors by their words and classes: a full device, a panic in a library of Rust. No torch."""
+"""Recognition of errors by their words and classes: a full device, a panic of Rust, a missing extra. No torch."""
 
 from __future__ import annotations
 
 from typing import Final
 
+PAGE: Final = ("gradio", "plotly", "networkx")  # packages of the extra ``page``
+PAGE_HINT: Final = 'this draws, and what draws is not installed: pip install "specllava[page]"'
 CLASSES: Final = ("OutOfMemoryError",)  # of torch, for every accelerator
 WORDS: Final = ("can't allocate memory", "not enough memory", "cannot allocate memory", "unable to allocate")
 
@@ -11,6 +13,11 @@ WORDS: Final = ("can't allocate memory", "not enough memory", "cannot allocate m
 def is_panic(error: BaseException) -> bool:
     """Check for a panic of Rust, such as of tokenizers over a regular expression; it is no ``Exception``."""
     return type(error).__name__ == "PanicException"
+
+
+def lacks_page(error: BaseException) -> bool:
+    """Check for an import that failed because the extra ``page`` is not installed."""
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PAGE
 
 
 def is_out_of_memory(error: BaseException) -> bool:

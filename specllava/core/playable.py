@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specllava.core.errors import PAGE_HINT
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -22,17 +24,20 @@ class Playable:
             picture: what the models looked at; a race of ``Pair.compare`` knows it.
 
         Raises:
-            ValueError: no notebook, no lane, more than can be drawn, or a run that did not record its steps.
+            ValueError: no notebook, no lane, more than can be drawn, a run that did not record its steps, or what draws
+                is not installed.
         """
-        from visual.notebook import show
-
+        try:
+            from visual.notebook import show
+        except ModuleNotFoundError as missing:
+            raise ValueError(PAGE_HINT) from missing
         show(self, picture)
 
     def _repr_html_(self) -> str | None:
         """Return the player as HTML; ``None`` for what cannot be drawn, which a notebook then prints as text."""
-        from visual.notebook import run_html
-
         try:
+            from visual.notebook import run_html
+
             return run_html(self)
-        except ValueError:
+        except (ValueError, ModuleNotFoundError):
             return None

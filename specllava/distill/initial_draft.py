@@ -30,6 +30,8 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
         ValueError: a draft of another kind than the drafter; one with a tower of its own, a sliding window or rotations
             by rows of positions; options of a projector or a compressor that it cannot have.
     """
+    if not pair.family.sees:
+        raise ValueError(f"{pair.target_name} is a language model, and distill teaches drafts of models that see")
     name = pair.draft_name
     kind = "vlm"
     if isinstance(pair.draft, FeatureDraft):

@@ -63,6 +63,8 @@ def init_draft(llm: Source, target: Source, output: Path, text_only: bool = Fals
         )
     check_decoder(small.name, kind)
     family = family_of(config)
+    if not family.sees:
+        raise ValueError(f"{large.name} is a language model: name {small.name} with --draft, it drafts as it is")
     processor = large.processor(family.processor)
     model = small.load(model_class, dtype="auto")
     before, size = model.config.vocab_size, config.text_config.vocab_size

@@ -47,7 +47,7 @@ def force_token(
     Raises:
         ValueError: no such token, one after which nothing can follow, or a beginning that is not the original's.
     """
-    vocabulary = pair.target.config.text_config.vocab_size
+    vocabulary = pair.target.config.get_text_config().vocab_size
     if not tokens or not all(0 <= token < vocabulary for token in tokens):
         raise ValueError(f"tokens to go on from must be ids from 0 to {vocabulary - 1}, at least one")
     if tokens[-1] in pair.eos_token_ids:

@@ -158,6 +158,8 @@ class PromptBuilder:
                 frames for a draft that reads none; all before any model runs.
         """
         chat, media_of_all = as_chat(messages, media, special_tokens(self.processor.tokenizer))
+        if media_of_all and not family_of(self.target.config).sees:
+            raise ValueError(f"{self.name} is a language model, which reads no pictures: ask without one")
         sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in media_of_all)
         if sparse and self.vision not in ("shared", "own"):
             raise ValueError(f"no fewer frames for the draft than for the target: {self._why_not_sparse()}")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import CONFIG_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PretrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
@@ -80,14 +86,29 @@ def llava(family: str, shape: Shape) -> Build:
     return built(family, shape, 32064, dict(CLIP), model_type="llama")
 
 
+def words(kind: str, shape: Shape, rows: int, tied: bool = False, **fields: Any) -> Build:
+    """The class and configuration of a language model."""
+    names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
+    sizes = dict(zip(names, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | fields
+    config = CONFIG_MAPPING[kind](**sizes)
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
+
+
 SEVEN, THIRTEEN = (4096, 11008, 32, 32, 32), (5120, 13824, 40, 40, 40)
 QWEN_HALF, QWEN_SEVEN = (896, 4864, 24, 14, 2), (3584, 18944, 28, 28, 4)
 QWEN_SEVENTY = (8192, 29568, 80, 64, 8)
 
 
 def models() -> dict[str, Build]:
-    """All vision-language models by their ids of the hub."""
+    """All models but drafts that read states, by their ids of the hub."""
     return {
+        "lmsys/vicuna-7b-v1.3@refs/pr/4": words("llama", SEVEN, 32000),
+        "meta-llama/Llama-3.1-8B-Instruct": words("llama", (4096, 14336, 32, 32, 8), 128256),
+        "Qwen/Qwen3-8B": words("qwen3", (4096, 12288, 36, 32, 8), 151936, head_dim=128),
+        "Qwen/Qwen2.5-7B-Instruct": words("qwen2", QWEN_SEVEN, 152064),
+        "Qwen/Qwen2.5-0.5B-Instruct": words("qwen2", QWEN_HALF, 151936, True),
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct": words("llama", (2048, 8192, 24, 32, 32), 49152, True),
+        "HuggingFaceTB/SmolLM2-135M-Instruct": words("llama", (576, 1536, 30, 9, 3), 49152, True),
         "llava-hf/llava-1.5-7b-hf": llava("llava", SEVEN),
         "llava-hf/llava-1.5-13b-hf": llava("llava", THIRTEEN),
         "llava-hf/llava-v1.6-vicuna-7b-hf": llava("llava_next", SEVEN),
@@ -155,4 +176,7 @@ def drafts() -> dict[str, Build]:
         "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": reading("eagle3", (4096, 12288, 1, 32, 8), 151936, head=32000),
         "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": reading("eagle3", (2560, 9728, 1, 32, 8), 151936, head=32000),
         "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": reading("eagle3", (2048, 6144, 1, 32, 4), 151936, head=32000),
+        "yuhuili/EAGLE-Vicuna-7B-v1.3": reading("eagle", SEVEN, 32000),
+        "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": reading("eagle3", (4096, 14336, 1, 32, 8), 128256, head=32000),
+        "AngelSlim/Qwen3-8B_eagle3": reading("eagle3", (4096, 12288, 1, 32, 8), 151936, head=32000),
     }

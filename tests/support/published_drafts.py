@@ -1,8 +1,9 @@
 """``config.json`` of published drafts that read states, as their authors' repositories have it, and their tensors.
 
 Sizes are the published ones: tensors have shapes and no memory. Repositories: Lyn-Lucy/MSD (``EAGLE/eagle/train``),
-KangJialiang/ViSpec (``vispec/train``), killthefullmoon/MMSpec (``train/configs``), sgl-project/SpecForge (``configs``)
-and Tencent/AngelSlim (``…/train/configs``). Ids of special tokens, dropout and versions are left out.
+KangJialiang/ViSpec (``vispec/train``), killthefullmoon/MMSpec (``train/configs``), sgl-project/SpecForge (``configs``),
+Tencent/AngelSlim (``…/train/configs``) and SafeAILab/EAGLE (``train``, ``eagle/traineagle3``). Ids of special tokens,
+dropout and versions are left out.
 """
 
 from __future__ import annotations
@@ -72,6 +73,18 @@ ANGELSLIM: Settings = {
     "rope_scaling": IN_TURN, "rope_theta": 5000000, "draft_vocab_size": 32000, "modal_type": "VLM",
     "tie_word_embeddings": True,
 }  # fmt: skip
+ANGELSLIM_QWEN3: Settings = sizes(4096, 12288, 32, 8, 151936, longest=40960) | {
+    "architectures": ["Eagle3LlamaForCausalLM"], "model_type": "llama", "head_dim": 128, "attention_bias": False,
+    "max_window_layers": 36, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+    "use_sliding_window": False, "draft_vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+EAGLE_VICUNA: Settings = {  # which names no key-value heads: as many as heads
+    key: value for key, value in sizes(4096, 11008, 32, 32, 32000, longest=2048).items() if key != "num_key_value_heads"
+} | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False}
+EAGLE3_LLAMA: Settings = sizes(4096, 14336, 32, 8, 128256, 1e-5, 2048) | {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False,
+    "draft_vocab_size": 32000,
+}  # fmt: skip
 ANGELSLIM_4B = ANGELSLIM | sizes(2560, 9728, 32, 8, 151936, longest=262144)
 ANGELSLIM_2B = ANGELSLIM | sizes(2048, 6144, 16, 8, 151936, longest=262144)  # made of the one for 4B
 
@@ -95,6 +108,9 @@ DRAFTS: dict[str, tuple[DraftFormat, Settings]] = {
     "Rayzl/qwen2.5-vl-7b-eagle3-sgl": ("eagle3", SPECFORGE),
     "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": ("eagle3", ANGELSLIM_2B),
     "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": ("eagle3", ANGELSLIM_4B),
+    "yuhuili/EAGLE-Vicuna-7B-v1.3": ("eagle", EAGLE_VICUNA),
+    "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": ("eagle3", EAGLE3_LLAMA),
+    "AngelSlim/Qwen3-8B_eagle3": ("eagle3", ANGELSLIM_QWEN3),
 }
 
 
@@ -102,7 +118,8 @@ def tensors(kind: DraftFormat, settings: Settings) -> dict[str, Tensor]:
     """The tensors of such a draft by the names that its authors' module has for them, without memory."""
     hidden, inner, rows = settings["hidden_size"], settings["intermediate_size"], settings["vocab_size"]
     size = settings.get("head_dim", hidden // settings["num_attention_heads"])
-    own, kv = settings["num_attention_heads"] * size, settings["num_key_value_heads"] * size
+    heads = settings["num_attention_heads"]
+    own, kv = heads * size, settings.get("num_key_value_heads", heads) * size
     eagle3, layer = kind == "eagle3", "midlayer." if kind == "eagle3" else "layers.0."
     read = 2 * hidden if eagle3 else hidden
     shapes: dict[str, tuple[int, ...]] = {

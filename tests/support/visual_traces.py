@@ -241,6 +241,7 @@ class FakeBackend:
 
     pace: float = 0.0
     info: RunInfo = SETTING
+    sees: bool = True
     closed: list[str] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 

@@ -22,6 +22,7 @@ from gradio.events import api
 from gradio_client.utils import is_file_obj_with_meta
 from pydantic import ValidationError
 
+from specllava.core.acceptance import trace_acceptance
 from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals, compare, speedup, summarise
@@ -32,7 +33,7 @@ from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, check_options, limit_option
 from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, read_models
 from visual.page.notices import text_of
-from visual.page.pictures import PictureSource
+from visual.page.pictures import NoPicture, PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_updates, session_of, watch_call
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from visual.page.zero_gpu import ZeroGPUPair
 
 KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
-IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server"
-QUESTION: Final = "what is asked about the picture"
+IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server; none where the question is about none"
+QUESTION: Final = "what is asked"
 MORE: Final = "more_images"
 MORE_IMAGES: Final = "further pictures of the question, after image and in their order, uploaded likewise"
 Traces = Mapping[str, DecodeTrace]
@@ -67,6 +68,7 @@ class Answer(TypedDict):
     """An answer of one lane, of ``/generate``.
 
     ``seconds`` is decoding on the lane's own clock, the prompt's pass apart; ``tau`` is tokens per target pass.
+    ``metrics`` holds acceptance by vLLM's names; its ``speculative_decoding`` is null where nothing was drafted.
     """
 
     answer: str
@@ -75,6 +77,7 @@ class Answer(TypedDict):
     tau: float | None
     seconds: float
     ended: str | None
+    metrics: dict[str, Any]
 
 
 class Compared(TypedDict):
@@ -101,6 +104,7 @@ def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
     return Answer(
         answer=trace.text, tokens=totals.tokens, passes=totals.target_passes, tau=_number(totals.tau),
         seconds=totals.decode_seconds, ended=ended,
+        metrics={"speculative_decoding": trace_acceptance([trace]).as_json()},
     )  # fmt: skip
 
 
@@ -155,23 +159,24 @@ class Endpoint:
 ENDPOINTS: Final = (
     Endpoint(
         "compare",
-        "Answer a question about a picture twice, by the target model alone and with speculative decoding, and compare:"
-        " are both answers the same tokens, how many tokens did each pass of the target bring, how much faster was it."
-        " Takes seconds to minutes.",
+        "Answer a question about a picture, or about none, twice: by the target model alone and with speculative"
+        " decoding, and compare: are both answers the same tokens, how many tokens did each pass of the target bring,"
+        " how much faster was it. Takes seconds to minutes.",
         (Compared, "both answers, whether they are equal, tau (tokens per target pass), the target's passes, the"
          " speed-up, and the trace of both runs as a race file that the page opens"),
         answer_both,
     ),
     Endpoint(
         "generate",
-        "Answer a question about a picture with speculative decoding: the target model's own answer, in fewer passes.",
+        "Answer a question about a picture, or about none, with speculative decoding: the target model's own answer, in"
+        " fewer passes.",
         (Answer, "the answer, its tokens, the target's passes, tau (tokens per target pass), and the decoding seconds"),
         answer_one, alone=True,
     ),
     Endpoint(
         "compare_stream",
-        "Answer a question about a picture twice as compare does, and send what both runs have said so far, about twice"
-        " a second.",
+        "Answer a question about a picture, or about none, twice as compare does, and send what both runs have said so"
+        " far, about twice a second.",
         (Compared, "as of compare; ended and trace are null until the last one"),
         answer_both, streams=True,
     ),
@@ -318,6 +323,8 @@ def _check_list(images: Any) -> list[Any]:
 
 
 def _pictures(images: Sequence[Any], limits: Limits) -> PictureSource:
+    if list(images) == [None]:
+        return NoPicture()
     for image in images:
         if not isinstance(image, dict) or not is_file_obj_with_meta(image):  # gradio has seen to it that it is uploaded
             raise ValueError(f"no picture came: image must be {IMAGE}")

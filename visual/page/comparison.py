@@ -28,14 +28,13 @@ from visual.page.controls import FIELDS, Settings, decoding_config, described_se
 from visual.page.lab import Inputs
 from visual.page.model_choice import read_models
 from visual.page.notices import error, info, notice_arguments
-from visual.page.pictures import PictureSource
+from visual.page.pictures import PictureSource, address_of
 from visual.page.replays import replace_race
 from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
 from visual.page.uploads import LOST, UploadStore
 from visual.player.bounds import check_question
 from visual.player.component import component_arguments
-from visual.player.encoding import data_address
 from visual.player.frames import Ending
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded, recorded_race
@@ -273,7 +272,7 @@ def open_pair_row(state: AppState, kept: Comparisons, event: gr.EventData, sessi
         return *(gr.skip() for _ in range(4)), error(f"This cannot be opened: {refusal}")
     assert isinstance(number, int)  # anything else was refused
     replace_race(state, session, race, own=True)
-    address = data_address(prompt.picture.preview())
+    address = address_of(prompt.picture)
     said = info(f"Prompt {number + 1} is open in the player above, A against B word by word below its tree.")
     return prompt.picture, address, prompt.text, race_frames(race, f"{race.name} of a comparison", address), said
 

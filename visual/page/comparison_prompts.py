@@ -59,7 +59,7 @@ def line_prompts(lines: str, picture: PictureSource | None) -> tuple[PagePrompt,
         ValueError: no picture, no line, too many, or one that is too long.
     """
     if picture is None:
-        raise ValueError("choose a picture first")
+        raise ValueError("choose a picture first, or No picture")
     texts = [line.strip() for line in lines.splitlines() if line.strip()]
     return _check_prompts(PagePrompt(text, picture) for text in texts)
 

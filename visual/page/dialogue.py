@@ -22,10 +22,9 @@ from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from specllava.models.media.images import open_image
 from specllava.models.media.media import Media, all_frames, open_media
 from visual.page.notices import refusal_notice
-from visual.page.pictures import Picture, PictureSource, image_bytes
+from visual.page.pictures import Picture, PictureSource, address_of, image_bytes
 from visual.page.runs import QUICK
 from visual.page.uploads import UploadStore
-from visual.player.encoding import data_address
 from visual.player.recorded import MAX_TURNS, Recorded
 from visual.player.turns import DialoguePosition, DialogueTurn, dialogue_id, recorded_turns
 
@@ -328,5 +327,5 @@ def edited(dialogues: Dialogues, session: str, turn: Any) -> tuple[Any, ...]:
         return *same, refusal_notice(refusal)
     if turn == KEEP:
         return *same, ""
-    shown = (picture, data_address(picture.preview())) if picture else same[:2]
+    shown = (picture, address_of(picture)) if picture else same[:2]
     return *shown, question, ""

@@ -19,7 +19,7 @@ from visual.page.model_choice import ModelChoices
 from visual.page.notices import info, notice_arguments
 from visual.page.pictures import TOY_KNOWS, Picture, new_scene
 from visual.page.runs import QUICK
-from visual.page.uploads import UploadStore, read_upload, upload_hint, upload_types
+from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint, upload_types
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 
@@ -81,6 +81,7 @@ def picture_card(
     reference = gr.HTML(**widgets.held_arguments(store.reference("", first)))
     with gr.Column(elem_classes="card picture-card"):
         shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
+        without = gr.Button("No picture", size="sm", elem_classes="pill", elem_id="no-picture")
         with gr.Row(elem_classes="chips examples"):
             examples = [
                 gr.Button(_name(race), size="sm", icon=str(race.image), elem_classes="example", min_width=40)
@@ -110,6 +111,7 @@ def picture_card(
 
         return draw
 
+    without.click(lambda: (NONE, None, ""), None, changed, **QUICK)
     upload.upload(None, None, notice, js=READING, api_visibility="private")
     upload.upload(read, upload, changed, **QUICK)
     for button, split in zip(scenes, SCENES.values(), strict=False):

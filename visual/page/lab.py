@@ -29,7 +29,7 @@ from visual.page.lab_views import (
 from visual.page.notices import info, notice_arguments
 from visual.page.pictures import UNKNOWN, LostPicture, PictureSource, new_scene
 from visual.page.run_requests import RunRequest
-from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
+from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run, seen_picture
 from visual.player.bounds import shorten_question
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
@@ -207,7 +207,8 @@ def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        image, more = inputs.picture.open(), experiment.prepare(state, inputs)
+        picture = seen_picture(inputs, state.backend_on(inputs.models))
+        image, more = picture.open(), experiment.prepare(state, inputs)
         findings = experiment.start(state.lab_on(inputs.models), image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 

@@ -125,7 +125,7 @@ def _connect(state: AppState, page: gr.Blocks, parts: PageWidgets) -> None:
     free(parts.chip.back(None, None, None, js="() => {}", api_visibility="private"))
     page.unload(gone)
     connect_api(page, state)
-    connect_chip(page, parts.chip, state.loading)
+    connect_chip(page, parts.chip, state.loading, lambda: state.backend().sees)
     page.load(None, None, None, js=NAMED_ONCE)
     page.load(open_link, None, [*shown, parts.notice], **QUICK)
 
@@ -144,26 +144,27 @@ def _replay(
     return show
 
 
-def connect_chip(page: gr.Blocks, chip: gr.HTML, loading: Future[RunInfo]) -> None:
+def connect_chip(page: gr.Blocks, chip: gr.HTML, loading: Future[RunInfo], sees: Callable[[], bool]) -> None:
     """Fill the chip for every visitor, also for one who finds the queue full: each poll answers at once.
 
     Args:
         page: that is being built.
         chip: says that the models are loading until ``loading`` is done; a visitor's page polls until then.
         loading: what runs, once it is loaded.
+        sees: whether that reads pictures; asked once it is loaded.
     """
     timer = gr.Timer(SECONDS_BETWEEN_POLLS, active=False)
 
     def poll() -> tuple[Any, gr.Timer]:
-        return (loaded(loading), gr.Timer(active=False)) if loading.done() else (gr.skip(), gr.Timer(active=True))
+        return (loaded(loading, sees), gr.Timer(active=False)) if loading.done() else (gr.skip(), gr.Timer(active=True))
 
     page.load(poll, None, [chip, timer], **QUICK)
     timer.tick(poll, None, [chip, timer], **QUICK)
 
 
-def loaded(loading: Future[RunInfo]) -> str:
+def loaded(loading: Future[RunInfo], sees: Callable[[], bool]) -> str:
     """Return the chip's value, once loading is done."""
     if loading.exception():
         return widgets.chip_value("failed", "recorded races only: the models could not be loaded")
     info = loading.result()
-    return widgets.chip_value("ready", f"{info.pair} · {info.device.upper()} · {info.dtype}")
+    return widgets.chip_value("ready", f"{info.pair} · {info.device.upper()} · {info.dtype}", blind=not sees())

@@ -117,8 +117,29 @@ class LostPicture:
     preview = open
 
 
-# ``open`` returns the models' input, ``preview`` the picture on the page.
-PictureSource = Picture | MediaList | LostPicture
+@dataclass(frozen=True)
+class NoPicture:
+    """What a question about no picture is about."""
+
+    uploaded = False
+    nbytes = 0
+
+    def open(self) -> tuple[Media, ...]:
+        """Return nothing, as the models get it."""
+        return ()
+
+
+# ``open`` returns the models' input.
+PictureSource = Picture | MediaList | LostPicture | NoPicture
+
+
+def address_of(source: PictureSource) -> str | None:
+    """Return what the visitor sees as a ``data:`` address; ``None`` without a picture.
+
+    Raises:
+        ValueError: it is no longer kept.
+    """
+    return None if isinstance(source, NoPicture) else data_address(source.preview())
 
 
 def image_bytes(image: Image.Image) -> int:

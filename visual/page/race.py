@@ -15,11 +15,10 @@ from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
-from visual.page.pictures import TOY_KNOWS
+from visual.page.pictures import TOY_KNOWS, address_of
 from visual.page.run_requests import RunRequest
-from visual.page.runs import RunInputs, RunKind, Update, prepared
+from visual.page.runs import RunInputs, RunKind, Update, prepared, seen_picture
 from visual.player.bounds import shorten_question
-from visual.player.encoding import data_address
 from visual.player.frames import Ending, FrameList
 from visual.player.turns import DialoguePosition
 
@@ -89,14 +88,15 @@ def race_kind(state: AppState) -> RunKind:
         if absent and inputs.config.drafter == "model" and state.choices.pairs:
             absent += " Another pair may be chosen there, too."
         config = replace(inputs.config, drafter="none") if absent else inputs.config
-        picture = data_address(inputs.picture.preview())
-        unknown = state.toy and inputs.models.pair == AS_STARTED and inputs.picture.uploaded
+        shown = seen_picture(inputs, backend)
+        picture = address_of(shown)
+        unknown = state.toy and inputs.models.pair == AS_STARTED and shown.uploaded
         source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if unknown else "live run"
         preparing = backend.preparing(config)
         if state.dialogues is None:
-            events = prepared(preparing, lambda: backend.race(inputs.picture.open(), inputs.question, config))
+            events = prepared(preparing, lambda: backend.race(shown.open(), inputs.question, config))
             return RaceRun(events, backend.collect_race, picture, absent, source)
-        asked = inputs.session, inputs.picture, inputs.question, config
+        asked = inputs.session, shown, inputs.question, config
         models = chosen_models(state.others, inputs.models)
         chat = models.chat if models else None
         turn, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)

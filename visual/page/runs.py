@@ -41,7 +41,7 @@ from specllava.core.metrics import RunTotals
 from visual.page.controls import decoding_config
 from visual.page.model_choice import Chosen, read_models
 from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
-from visual.page.pictures import PictureSource
+from visual.page.pictures import NoPicture, PictureSource
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
 from visual.player.bounds import check_question
 from visual.player.frames import Ending
@@ -80,6 +80,18 @@ class RunInputs:
     config: DecodingConfig
     more: Any
     models: Chosen = field(default_factory=Chosen)
+
+
+class Backend(Protocol):
+    """What answers: a pair."""
+
+    @property
+    def sees(self) -> bool: ...
+
+
+def seen_picture(inputs: RunInputs, backend: Backend) -> PictureSource:
+    """Return the picture of a run, none for a language model."""
+    return inputs.picture if backend.sees else NoPicture()
 
 
 class Run(Protocol):
@@ -219,7 +231,7 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     """Check the settings and the picture of a request; raises a ``ValueError`` that says what is wrong."""
     config = decoding_config(request.settings, limits)
     if request.picture is None:
-        raise ValueError("choose a picture first")
+        raise ValueError("choose a picture first, or No picture")
     check_question(request.question, limits.prompt_characters)
     return RunInputs(session, request.picture, request.question, config, request.more, read_models(request.settings))
 

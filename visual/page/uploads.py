@@ -28,9 +28,18 @@ from specllava.models.media.video_process import VideoRequest, read_video_apart
 from specllava.toyworld.scene import Split
 from visual.page.comparison_prompts import PagePrompt
 from visual.page.notices import error, info
-from visual.page.pictures import PICTURE_PIXELS, UNKNOWN, LostPicture, MediaList, Picture, PictureSource
-from visual.player.encoding import data_address
+from visual.page.pictures import (
+    PICTURE_PIXELS,
+    UNKNOWN,
+    LostPicture,
+    MediaList,
+    NoPicture,
+    Picture,
+    PictureSource,
+    address_of,
+)
 
+NONE: Final = "none"  # reference of no picture, chosen on purpose
 QUESTION_PIXELS: Final = 2 * PICTURE_PIXELS**2  # of everything that one question shows: so many are kept
 MOST_UPLOAD_BYTES: Final = 2**30
 SECONDS_AFTER_LEAVING: Final = 300.0  # that an upload is kept without being used: a page may be loaded anew
@@ -61,7 +70,7 @@ def read_upload(paths: Sequence[str] | None, limits: Limits | None = None) -> tu
     try:
         source = uploaded_source(files, limits or Limits())
         said = " ".join(filter(None, [_caption(source), *map(_still, files)]))
-        return source, data_address(source.preview()), info(said)
+        return source, address_of(source), info(said)
     except ValueError as refusal:
         what = "These files" if len(files) > 1 else "This video" if any(map(_is_video, files)) else "This picture"
         return gr.skip(), gr.skip(), error(f"{what} cannot be used: {refusal}")
@@ -184,6 +193,8 @@ class UploadStore:
         """Return the reference of a picture, which is kept for the session if it is an upload; "" of none."""
         if picture is None:
             return ""
+        if isinstance(picture, NoPicture):
+            return NONE
         if isinstance(picture, Picture):
             if not picture.nbytes and picture.file is None:
                 return f"scene:{picture.split}:{picture.seed}"
@@ -202,6 +213,8 @@ class UploadStore:
         """Return the picture of a reference that a browser sent: ``None`` of "", a :class:`LostPicture` of others."""
         if reference in (None, ""):
             return None
+        if reference == NONE:
+            return NoPicture()
         if not isinstance(reference, str):
             return LostPicture(UNKNOWN)
         kind, _, name = reference.partition(":")

@@ -20,9 +20,10 @@ const chip = element.querySelector(".chip");
 let served = null; // which server answered first
 let lost = "";
 const show = () => {
-  const { state, text } = lost ? { state: "failed", text: WORDS[lost] } : JSON.parse(props.value);
+  const { state, text, blind } = lost ? { state: "failed", text: WORDS[lost] } : JSON.parse(props.value);
   chip.dataset.state = state;
   chip.querySelector("span").textContent = text;
+  if (blind !== undefined) document.querySelector("#columns").toggleAttribute("data-blind", blind);
 };
 const found = (server) => {
   served ??= server;
@@ -118,9 +119,9 @@ def chip_arguments() -> dict[str, Any]:
     return {"value": loading, "html_template": CHIP, "js_on_load": SHOW_STATE, "apply_default_css": False}
 
 
-def chip_value(state: Literal["loading", "ready", "failed"], text: str) -> str:
-    """Make the chip's value: what is running, and whether it is loaded."""
-    return json.dumps({"state": state, "text": text})
+def chip_value(state: Literal["loading", "ready", "failed"], text: str, blind: bool = False) -> str:
+    """Make the chip's value: what is running, whether it is loaded, and whether it reads no pictures."""
+    return json.dumps({"state": state, "text": text, "blind": blind})
 
 
 def held_arguments(value: object) -> dict[str, Any]:

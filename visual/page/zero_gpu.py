@@ -83,6 +83,10 @@ class ZeroGPUPair:
     def info(self) -> RunInfo:
         return self._info
 
+    @property
+    def sees(self) -> bool:
+        return self._pair.sees
+
     def preparing(self, config: DecodingConfig) -> Generator[None]:
         """Measure nothing: a rule that goes by costs is refused where they are not known."""
         yield from ()

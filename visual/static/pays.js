@@ -62,7 +62,7 @@ export function create(root, { player, modules, plotly, pays }) {
     }
     ({ bench = bench, race: file = file } = found);
     if (found.race) {
-      note.textContent = file.costs ? "Read: trees and costs are those of the file." : "Read: the trees are those of the file; it has no target alone to measure, so costs stay.";
+      note.textContent = file.costs ? "Read: trees and costs are those of the file." : "Read: steps are those of the file; it has no target alone to measure, so costs stay.";
       wanted = "file-0";
       if (file.costs) take("file");
       else refresh();

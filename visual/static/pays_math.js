@@ -199,7 +199,16 @@ export function readBench(document) {
   return { costs: known, rules: steps.length ? rules.map(({ name, steps: own }) => ({ name, help: "", steps: own })) : [] };
 }
 
-// Reads a report or a race file, whichever it is: { bench } or { race }. Throws one line.
+// The mean step of counts that `specllava trace import --json` wrote: costs are straight lines, so it is worth what its
+// steps are. Throws one line.
+export function readCounts({ metrics, levels }) {
+  const read = (key) => numberOf(metrics.speculative_decoding, key, "the log");
+  const step = { levels: numberOf({ levels }, "levels", "the log"), guesses: read("num_draft_tokens") / read("num_spec_steps"), emitted: read("mean_acceptance_length") };
+  if (!Number.isFinite(step.guesses) || step.emitted < 1) throw new Error("its counts have no step");
+  return { costs: null, sets: [{ name: "my serving log", steps: [step] }], pair: "" };
+}
+
+// Reads a report, a race file or counts, whichever it is: { bench } or { race }. Throws one line.
 export function readFile(text) {
   const bounded = (most) => {
     if (text.length > most) throw new Error(`it has ${text.length.toLocaleString("en")} characters, and at most ${most.toLocaleString("en")} are read`);
@@ -207,6 +216,7 @@ export function readFile(text) {
   bounded(MAX_RACE);
   const document = parsed(text);
   if (["speculative", "target_only", "a", "dialogue"].some((key) => document?.[key])) return { race: readRace(document) };
+  if (document?.metrics?.speculative_decoding) return { race: readCounts(document) };
   bounded(MAX_REPORT);
   return { bench: readBench(document) };
 }

@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import ProcessorMixin
 
 from specllava.core.bounded_process import own_environment
+from specllava.models.checkpoints.text_processor import TextProcessor, plain_chat
 
 Kind = Literal["messages", "parts"]  # the lists of a chat that a template may loop over
 MOST_WRITTEN: Final = 2**28  # characters, as bounded by the template's syntax
@@ -204,12 +205,14 @@ def is_bounded(template: str, chat: Sequence[dict[str, Any]], special: object) -
 def apply_template(
     processor: ProcessorMixin, chat: Sequence[dict[str, Any]], name: str, add_generation_prompt: bool = True
 ) -> str:
-    """Write a chat by the template of the model called ``name``; each content is a list of parts.
+    """Write a chat by the template of the model called ``name``; each content is a list of parts, of a text its text.
 
     Raises:
         ValueError: the template fails, or takes more time or memory than a chat is worth.
     """
     template, special = processor.chat_template, processor.tokenizer.special_tokens_map
+    if isinstance(processor, TextProcessor):
+        chat = plain_chat(chat)
     if isinstance(template, dict):
         template = template.get("default")
     if isinstance(template, str) and len(template) > LONGEST:

@@ -48,7 +48,7 @@ COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of 
 LEAST_ONE: Final = ("num_hidden_layers", "depth")
 log = logging.getLogger(__name__)
 SHARD: Final = "model_{}.safetensors"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")  # and a revision of it
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
 
 
@@ -68,14 +68,18 @@ class Checkpoint:
     Args:
         name_or_path: a directory, or an id such as ``llava-hf/llava-1.5-7b-hf``.
         local: whether it is a directory, so that no network is used.
+        revision: branch, tag or commit of the hub; its main branch without one.
     """
 
     name_or_path: str
     local: bool
+    revision: str | None = None
 
     @classmethod
     def at(cls, source: Source) -> Checkpoint:
         """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
+
+        An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
 
         Raises:
             ValueError: neither.
@@ -83,9 +87,10 @@ class Checkpoint:
         directory = Path(source)
         if (directory / "config.json").is_file():
             return cls(str(directory), local=True)
-        if isinstance(source, Path) or directory.exists() or not HUB_ID.fullmatch(source):
+        found = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
+        if found is None:
             raise ValueError(f"no model at {source}: a directory with config.json is expected")
-        return cls(source, local=False)
+        return cls(found[1], local=False, revision=found[2])
 
     @property
     def name(self) -> str:
@@ -308,7 +313,7 @@ class Checkpoint:
 
     def _file(self, name: str) -> str:
         if not self.local:
-            return str(hf_hub_download(self.name_or_path, name))
+            return str(hf_hub_download(self.name_or_path, name, revision=self.revision))
         path = Path(self.name_or_path, name)
         if not path.is_file():
             raise FileNotFoundError(f"no such file: {name}")
@@ -316,7 +321,8 @@ class Checkpoint:
 
     @property
     def _rules(self) -> dict[str, Any]:
-        return {"local_files_only": self.local, "trust_remote_code": False}
+        found: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": False}
+        return found if self.revision is None else found | {"revision": self.revision}
 
     def _read(self, read: Callable[[], Read]) -> Read:
         try:

@@ -11,7 +11,11 @@ SINGLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "p
 
 
 def is_cached(name: str) -> bool:
-    """Check whether configuration and weights of a model of the hub were downloaded, all files of them."""
+    """Check whether configuration and weights of a model of the hub were downloaded, all files of them.
+
+    Args:
+        name: its id, with ``@`` and a revision or without.
+    """
     if not _find_cached(name, "config.json"):
         return False
     index = _find_cached(name, INDEX)
@@ -25,5 +29,6 @@ def is_cached(name: str) -> bool:
 
 
 def _find_cached(name: str, file: str) -> Path | None:
-    found = try_to_load_from_cache(name, file)
+    repository, _, revision = name.partition("@")
+    found = try_to_load_from_cache(repository, file, revision=revision or None)
     return Path(found) if isinstance(found, str) else None

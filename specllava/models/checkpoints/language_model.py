@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
-LANGUAGE_MODELS: Final = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+LANGUAGE_MODELS: Final = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3")
 FULL, SLIDING = "full_attention", "sliding_attention"
 GROWING_ROPES: Final = ("dynamic", "longrope")  # rotary angles depend on how long the text is
 

@@ -1,4 +1,4 @@
-"""Families of vision-language models, by their configurations; ``docs/models.md`` adds one."""
+"""Families of targets, by their configurations; ``docs/models.md`` adds one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
+from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.families.interface import Family, SharedTower
 from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
 from specllava.models.families.plain import AyaVision, Gemma3, Idefics3, InternVL, LlavaOnevision, Mistral3, SmolVLM
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
+from specllava.models.families.text import TextFamily
 
 FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),
@@ -32,19 +34,24 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def find_family(config: PretrainedConfig) -> Family | None:
-    """Return the family of a model by its configuration's ``model_type``; ``None`` for a plain language model."""
+    """Return the family of a vision-language model by its configuration's ``model_type``; ``None`` for any other."""
     return next((family for family in FAMILIES if family.name == config.model_type), None)
 
 
 def family_of(config: PretrainedConfig) -> Family:
-    """Return the family of a model by its configuration's ``model_type``.
+    """Return the family of a target by its configuration's ``model_type``; language models have families of their own.
 
     Raises:
         ValueError: none that is known here.
     """
     if family := find_family(config):
         return family
-    raise ValueError(f"models of type {config.model_type} are not known as targets: {known_families()} are")
+    if config.model_type in LANGUAGE_MODELS:
+        return TextFamily(config)
+    raise ValueError(
+        f"models of type {config.model_type} are not known as targets: {known_families()} are, and without pictures"
+        f" {', '.join(LANGUAGE_MODELS)}"
+    )
 
 
 def features_family(config: PretrainedConfig) -> Family:
@@ -71,6 +78,6 @@ def shared_tower_of(config: PretrainedConfig) -> SharedTower:
 
 
 def known_families() -> str:
-    """Return the names of all families for a message."""
+    """Return the names of all families that see for a message."""
     *names, last = (family.name for family in FAMILIES)
     return f"{', '.join(names)} and {last}"

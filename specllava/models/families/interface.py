@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel
+from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
+from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.media.media import Video
 
 Size = tuple[int, int]  # height and width in pixels
@@ -80,10 +81,23 @@ class Family(ABC):
     name: str  # config.model_type
     target: type[PreTrainedModel]
     processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
+    sees: ClassVar[bool] = True  # it reads pictures
+    way_to_draft: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
     position_rows: ClassVar[int] = 1  # of position ids per token
     reads_videos: ClassVar[bool] = False  # as such, and not as several pictures
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
+
+    def read_processor(self, checkpoint: Checkpoint) -> ProcessorMixin:
+        """Read a checkpoint's processor."""
+        return checkpoint.processor(self.processor)
+
+    def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuse a target whose answers would not be its own.
+
+        Raises:
+            ValueError: a setting that is not followed here.
+        """
 
     @abstractmethod
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:

@@ -6,7 +6,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specllava.models.checkpoints.tokens import check_tokens
 from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, vision_source
-from specllava.models.families.family import shared_tower_of
+from specllava.models.families.family import family_of, shared_tower_of
 from specllava.models.families.interface import Family
 
 INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
@@ -31,13 +31,15 @@ def check_pair(
     if not theirs.items() <= ours.items():
         differ = len(set(ours.items()) ^ set(theirs.items()))
         raise ValueError(f"the draft's tokenizer is not the target's: {differ} entries differ")
-    sizes = target.config.text_config.vocab_size, draft.config.get_text_config().vocab_size
+    sizes = target.config.get_text_config().vocab_size, draft.config.get_text_config().vocab_size
     if sizes[0] != sizes[1]:
         way = f": {INIT}" if sizes[1] < sizes[0] else ""
         raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{way}")
     source = vision_source(draft)
     if source == "none":
         return
+    if not family_of(target.config).sees:
+        raise ValueError("the draft reads pictures and the target none: take a language model as draft")
     markers = target.config.image_token_id, draft.config.image_token_id
     if markers[0] != markers[1]:
         raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {IMPORT}")

@@ -18,7 +18,7 @@ from specllava.models.checkpoints.language_model import (
     language_model_class,
     parse_device,
 )
-from specllava.models.checkpoints.tokens import eos_token_ids, resize_vocabulary
+from specllava.models.checkpoints.tokens import check_tokens, eos_token_ids, resize_vocabulary
 from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
@@ -83,6 +83,7 @@ def load_target(
     config = checkpoint.config()
     check_decoder(checkpoint.name, config.get_text_config())
     family = family_of(config)
+    family.check(checkpoint.name, config)
     stored = quantization_config(
         options.quantization, device, lambda: kept_whole(without_storage(family.target, config))
     )
@@ -91,8 +92,9 @@ def load_target(
     needed = estimate((family.target, config), small, precision, options.quantization, context)
     context, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
     tell(line)
-    processor = checkpoint.processor(family.processor)
-    check_processor(checkpoint.name, family, config, processor)
+    processor = family.read_processor(checkpoint)
+    if family.sees:
+        check_processor(checkpoint.name, family, config, processor)
     arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
     if device.type != "cpu" or options.device_map:
         arguments["device_map"] = "auto" if options.device_map else {"": device}
@@ -146,15 +148,19 @@ def load_draft(
     where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
     own_prompt = family is not None and not shares  # whose tower and prompt are its own
+    words_alone = build is language_model_class(config) and not family_of(target.config).sees
     if own_prompt:
         check_same_family(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
+    if words_alone:
+        check_tokens(checkpoint.name, reads, "the target", processor.tokenizer)
     if family is not None and build is family.target:
         check_processor(checkpoint.name, family, config, reads)
     model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
-    if not own_prompt:
+    if not (own_prompt or words_alone):
         check_pair(target, model, processor, reads)
     elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
-        resize_vocabulary(model, checkpoint.name, 1 + max(reads.tokenizer.get_vocab().values()), rows)
+        words = getattr(reads, "tokenizer", reads).get_vocab()
+        resize_vocabulary(model, checkpoint.name, 1 + max(words.values()), rows)
     model = fuse(_prepare(model, device))
     return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 ASSETS = shipped("assets")
 LICENCE_UNKNOWN: Final = "weights: licence not known"
-LICENCES: Final = {"taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": "weights: Apache-2.0 by its card"}
+LICENCES: Final = {
+    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": "weights: Apache-2.0 by its card",
+    "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "the target: Llama 3.1's terms (HF_TOKEN)",
+}
 NO_FIGURES: Final = "no figures are known"
 Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
@@ -34,6 +37,7 @@ _MMSPEC: Final = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but fo
 MSD: Final = DraftKind(DraftReading("msd"), eagle2_tree(5, 10, 59))
 VISPEC: Final = DraftKind(DraftReading("vispec"), _MMSPEC)
 EAGLE: Final = DraftKind(tree=_MMSPEC)
+EAGLE_TEXT: Final = DraftKind(tree=eagle2_tree(5, 10, 60))  # as its authors' evaluation runs it on 7B and 8B
 MMSPEC_EAGLE3: Final = DraftKind(DraftReading(draft_state_layers=(0, 1, 2)), _MMSPEC)  # the states that it trained on
 CHAIN: Final = DraftKind(tree={"rule": "chain", "depth": 4, "nodes": 4, "min_log_prob": -50.0})  # never stops early
 SPECFORGE: Final = DraftKind(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta was
@@ -49,7 +53,8 @@ class Preset:
         before: the draft as it was before distillation, if it is there too.
         reading: of a draft that reads the target's states, where its files leave it open.
         licence: of a published draft, as far as known.
-        family: model type of both models, where the draft is a smaller model of the target's family.
+        family: of both models, where the draft is a smaller one of the target's family: their model type, or a name of
+            their own where other tokens share it.
         measured: what others measured with a published draft, greedily, and who they are; nothing of it was repeated
             here.
         tree: options of decoding with which they measured; what a user asks for wins.
@@ -93,7 +98,8 @@ def _published() -> dict[str, Preset]:
     """Return pairs whose draft reads the target's states, as others publish them.
 
     Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
-    tokens); the authors of ViSpec and MSD (arXiv 2509.15235, 2505.14260); AngelSlim's documentation (chains of 4);
+    tokens); the authors of ViSpec and MSD (arXiv 2509.15235, 2505.14260); AngelSlim's documentation (with pictures
+    chains of 4); EAGLE-2's and EAGLE-3's authors on texts (arXiv 2406.16858, 2503.01840: the mean of all tasks);
     TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4); a card.
     """
     llava, qwen2, qwen3 = "llava-hf/llava-{}-hf", "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
@@ -101,6 +107,7 @@ def _published() -> dict[str, Preset]:
     next7, next13 = llava.format("v1.6-vicuna-7b"), llava.format("v1.6-vicuna-13b")
     vispec, mmspec = "JLKang/ViSpec-{}", "Cloudriver/{}-Qwen2.5-VL-7B-Instruct"
     angel, mnn = "AngelSlim/Qwen3-VL-{}-Instruct_eagle3", "taobao-mnn/Qwen3-VL-{}-Instruct-Eagle3"
+    vicuna, llama = "lmsys/vicuna-7b-v1.3@refs/pr/4", "meta-llama/Llama-3.1-8B-Instruct"  # the former's safetensors
     none, unseen = f"authors: {NO_FIGURES}", "its configuration was not seen"
     chains = "authors: {} (MMMU) and {} (MMStar) tokens a pass, chains of 4"
     pairs = (
@@ -135,6 +142,11 @@ def _published() -> dict[str, Preset]:
         ("qwen3-vl-8b-eagle3", qwen3.format("8B"), mnn.format("8B"), f"{none}; {unseen}", BY_FILES),
         ("qwen3-vl-30b-a3b-eagle3", qwen3.format("30B-A3B"), angel.format("30B-A3B"),
          f"authors: 1.8 and 1.9 tokens a pass; {unseen}", CHAIN),
+        ("vicuna-7b-v1.3-eagle", vicuna, "yuhuili/EAGLE-Vicuna-7B-v1.3", _figures("authors", "4.7", "3.39"),
+         EAGLE_TEXT),
+        ("llama-3.1-8b-eagle3", llama, "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", _figures("authors", "6.2", "4.44"),
+         EAGLE_TEXT),
+        ("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", _figures("authors", "2.0", "1.70"), BY_FILES),
     )  # fmt: skip
     return {
         name: Preset(
@@ -150,10 +162,11 @@ def _figures(who: str, tokens: str, speed: str) -> str:
 
 
 def _same_family() -> dict[str, Preset]:
-    """Return pairs of one family's small and large models, each with its own tower; no figures of theirs are known."""
+    """Return pairs of one family's small and large models; no figures of theirs are known."""
     qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
     smol, smol_draft = "HuggingFaceTB/SmolVLM2-{}-Instruct", "HuggingFaceTB/SmolVLM2-{}-Video-Instruct"
     intern, gemma, one = "OpenGVLab/InternVL3-{}-hf", "google/gemma-3-{}-it", "llava-hf/llava-onevision-qwen2-{}-ov-hf"
+    words, smallest = "Qwen/Qwen2.5-{}-Instruct", "HuggingFaceTB/SmolLM2-{}-Instruct"
     apache, research = "weights: Apache-2.0", "the draft's weights: Qwen Research, no commercial use"
     terms = "weights: Gemma's terms, to be agreed to on the hub (HF_TOKEN)"
     families = (  # name, model type, id of a target, of a draft, sizes of targets, of drafts, licence
@@ -163,6 +176,8 @@ def _same_family() -> dict[str, Preset]:
         ("internvl3", "internvl", intern, intern, ("8B",), ("1B",), LICENCE_UNKNOWN),
         ("gemma-3", "gemma3", gemma, gemma, ("12b", "27b"), ("4b",), terms),
         ("onevision", "llava_onevision", one, one, ("7b", "72b"), ("0.5b",), LICENCE_UNKNOWN),
+        ("qwen2.5", "qwen2", words, words, ("7B",), ("0.5B",), apache),
+        ("smollm2", "smollm2", smallest, smallest, ("1.7B",), ("135M",), apache),
     )
     return {
         f"{name}-{large}-{small}".lower(): Preset(
@@ -187,15 +202,15 @@ def preset_named(name: str) -> Preset:
     return known[name]
 
 
-def draft_hint(target: str, family: str) -> str:
+def draft_hint(target: str, family: str, made: str) -> str:
     """Say how a target without a draft gets one.
 
     Args:
         target: id of the hub, or directory.
         family: its model type.
+        made: what else can be done for models of its family.
     """
     known = presets()
-    made = 'make one with "specllava draft init" and name it with --draft'
     if named := [name for name, preset in known.items() if str(preset.target) == target and preset.draft]:
         return f"take --preset {' or '.join(named)}, or {made}"
     smaller = next((preset.draft for preset in known.values() if preset.family == family), None)
