@@ -281,9 +281,9 @@ def test_pale_words_come_as_the_other_lane_writes_them(visit: Visitor) -> None:
 
 def test_a_run_that_is_stopped_before_its_first_step_says_so(visit: Visitor) -> None:
     tab = visit()
-    tab.run("slowly, please")
+    tab.run("very slowly, please")
     tab.wait("document.querySelector('#notice .notice').textContent.includes('Getting ready')")
-    tab.page.wait_for_timeout(700)  # both lanes have read, and neither has made a step
+    tab.page.wait_for_timeout(2800)  # both lanes have read, and neither has made a step
     tab.page.click("#stop")
     tab.wait("document.querySelector('#notice .notice').textContent.includes('Stopped')")
     tab.wait("document.querySelector('.sentence').textContent === 'Stopped before the first step.'")

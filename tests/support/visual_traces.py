@@ -230,10 +230,13 @@ class FakeEvent:
     whole: DecodeTrace
 
 
+SLOW = {"slowly": 25, "very slowly": 100}  # times as long
+
+
 @dataclass(frozen=True)
 class FakeBackend:
-    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes, 25 times as
-    long where the prompt starts with ``slowly``.
+    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes, longer where
+    the prompt starts with a word of :data:`SLOW`.
 
     NoDraft drafts where the configuration says so. Prompts that start with ``fail`` raise what a broken backend might;
     empty ones are refused as the real one does.
@@ -273,7 +276,7 @@ class FakeBackend:
                 name = min(left, key=clocks.__getitem__)
                 item = left[name].pop(0)
                 clocks[name] += item.total if isinstance(item, Prefill) else item.seconds.total
-                time.sleep(self.pace * (25 if prompt.startswith("slowly") else 1))
+                time.sleep(self.pace * next((times for start, times in SLOW.items() if prompt.startswith(start)), 1))
                 finished = not left[name]
                 if finished:
                     del left[name]
