@@ -8,18 +8,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support import feature_checkpoints, feature_families
 from support.browser import HOSTILE, PATIENCE, new_tab
 from support.notebook import SHOW, Outputs
 from support.visual_traces import FakeBackend, retexted, synthetic_race
 
 from specllava import DecodingConfig
 from specllava.core.race import Race
+from specllava.models.loading.presets import preset_named
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 from visual import notebook
 from visual.notebook import live, run_html
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+GPU_NOTEBOOK, TOY_NOTEBOOK = NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 LIGHT, DARK = "background: white; color: #222", "background: #111; color: #ddd"
 PICTURE = draw_scene(sample_scene(3), 64)
 DRAWN = "document.querySelector('.tree .main-svg') !== null"
@@ -183,11 +185,29 @@ def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
         next(live(backend, backend.race(PICTURE, "What?", DecodingConfig())))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_every_output_plays(path, tab, tmp_path, outputs):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    assert not any(cell.get("outputs") for cell in cells)  # megabytes each
-    outputs.run(path)
+def test_notebooks_have_no_outputs():
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        assert not any(cell.get("outputs") for cell in cells)  # megabytes each
+
+
+def test_the_notebook_for_a_gpu_runs_with_a_random_pair_of_its_family(tab, tmp_path, outputs, capsys):
+    target = feature_families.write_target(tmp_path / "target", "qwen2_5_vl")
+    feature_checkpoints.write_draft(tmp_path / "draft", feature_families.VISPEC)
+    ids = ("Qwen/Qwen2.5-VL-3B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct")
+    preset = preset_named("qwen2.5-vl-3b-vispec")
+    assert ids == (preset.target, preset.draft)
+    places = [f'\\"{name}\\"' for name in (*ids, target, tmp_path / "draft")]
+    space = outputs.run(GPU_NOTEBOOK, dict(zip(places[:2], places[2:], strict=True)))
+    said = capsys.readouterr().out
+    assert "the same tokens" in said and "tokens per target pass" in said, "in float32, as on every CPU"
+    assert len(space["trace"].grounding.probs) == len(space["trace"].token_ids)
+    open_file(tab, tmp_path / "export.html", outputs.export())
+    assert [player.is_visible("#picture img") for player in players(tab)] == [True, True]
+
+
+def test_the_notebook_of_the_toy_pair_runs_and_every_output_plays(tab, tmp_path, outputs):
+    outputs.run(TOY_NOTEBOOK)
     open_file(tab, tmp_path / "export.html", outputs.export())
     shown = players(tab)
     assert len(shown) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -47,10 +48,18 @@ class Outputs:
         handle.update(data, raw)
         return handle if display_id else None
 
-    def run(self, notebook: Path) -> dict[str, Any]:
-        """Run the code cells; a cell's last expression is shown where it has HTML. Returns the namespace."""
+    def run(self, notebook: Path, instead: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Run the code cells; a cell's last expression is shown where it has HTML. Returns the namespace.
+
+        Args:
+            instead: texts that stand in place of others, such as a directory in place of an id; each must be there.
+        """
         space: dict[str, Any] = {"__name__": "__main__"}
-        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        text = notebook.read_text(encoding="utf-8")
+        for old, new in (instead or {}).items():
+            assert old in text
+            text = text.replace(old, new)
+        for cell in json.loads(text)["cells"]:
             if cell["cell_type"] != "code":
                 continue
             body = ast.parse("".join(cell["source"])).body
