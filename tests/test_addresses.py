@@ -11,9 +11,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support.browser import FINISHED, SavedPages, Server, Visit, Visitor, visits
-from support.visual_traces import synthetic_race
+from support.browser import FINISHED, HOSTILE, SavedPages, Server, Visit, Visitor, visits
+from support.visual_traces import retexted, synthetic_race
 
+from specllava.core.config import DecodingConfig
+from specllava.core.race_file import race_json
 from visual.player.frames import recorded_frames
 
 LESSONS = Path(__file__).parents[1] / "assets" / "lessons"
@@ -147,6 +149,32 @@ def test_a_link_with_a_run_of_a_stranger_is_refused_in_one_line(opened: Visitor,
     tab.wait(f"document.querySelector({notice!r})?.textContent.includes({line!r})")
     assert "\n" not in tab.text(notice).strip()
     assert "recorded run" in tab.text(".origin")
+
+
+def test_words_of_a_run_in_a_link_stay_words(opened: Visitor) -> None:
+    race = {name: retexted(one, HOSTILE) for name, one in synthetic_race(3, DecodingConfig(max_new_tokens=24)).items()}
+    tab = opened("?view=workbench#race=" + packed(race_json(race["target-only"], race["speculative"]).encode()))
+    tab.wait("document.querySelector('.origin').textContent.includes('from shared-run')")
+    tab.page.click("[data-do=last]")
+    assert HOSTILE[5].strip() in tab.text("[data-lane=speculative] .words")
+    assert tab.page.evaluate("[typeof window.hacked, document.querySelectorAll('.player img[src=x]').length]") == [
+        "undefined", 0,
+    ]  # fmt: skip
+
+
+def test_presentation_is_turned_on_and_off_in_a_saved_page(saved_page: SavedPages) -> None:
+    race = synthetic_race(1)
+    tab = saved_page(recorded_frames(race["target-only"], race["speculative"]))
+    tab.page.click("[data-present]")
+    assert tab.page.locator("#columns.present").count() == 1
+    tab.page.wait_for_url("**present=1**")
+    step = tab.step()
+    tab.page.keyboard.press("Home")
+    tab.page.keyboard.press("Space")
+    assert tab.step() == 2 != step, "without a lesson, Space is the next step"
+    tab.page.keyboard.press("Escape")
+    assert tab.page.locator("#columns.present").count() == 0
+    has(tab, step="2")
 
 
 def test_a_saved_page_opens_at_the_step_and_phase_of_its_address(saved_page: SavedPages) -> None:

@@ -107,6 +107,23 @@ def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Visitor)
     assert "example=4-dialogue&turn=3&step=" in link
 
 
+def test_a_link_opens_a_phase_of_a_step(page: Visitor) -> None:
+    tab = page("?example=1-describe&step=5&phase=check&view=explain")
+    told(tab, ".step-name", "Step 5 ")
+    told(tab, ".phase-list [aria-current=step]", "check")
+
+
+def test_a_first_visit_begins_with_the_opening(root: str, browser: Any) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    visit = context.new_page()
+    visit.goto(root + SUB_PATH)
+    visit.wait_for_selector(".tree[data-phase=root] .main-svg")
+    assert visit.inner_text(".opening-title") == "One pass, one word" and not visit.is_visible(".race")
+    visit.click("[data-opening=skip]")
+    assert visit.is_visible(".race") and not visit.is_visible(".opening")
+    context.close()
+
+
 def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Visitor) -> None:
     tab = page(f"?lesson={len(LESSONS) - 2}", reduced_motion="reduce")
     for lesson in LESSONS[-3:]:
