@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_whole_answers_show_every_word(saved_page: SavedPages) -> None:
     race = synthetic_race(2, DecodingConfig(max_new_tokens=600), answer=" ".join([ANSWER] * 8))
     tab = saved_page(recorded_frames(*(race[name] for name in LANES)))
     tab.page.click("[data-do=last]")
-    assert "words before" in tab.text("[data-lane=speculative] .words-before")
+    assert re.fullmatch(r"↑ \d+ words", tab.text("[data-lane=speculative] .words-before"))
     assert not sees_all(tab)
     tab.page.click(".whole")
     assert sees_all(tab)

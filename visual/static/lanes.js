@@ -145,7 +145,7 @@ export function createLanes(root, names) {
   function scroll({ text, before, cells }, from, height) {
     text.style.setProperty("--from", from);
     const above = cells.filter(({ word, starts, state }) => starts && state !== "gone" && rowOf(word, height) < from).length;
-    before.textContent = above ? `… ${above} word${above === 1 ? "" : "s"} before` : "";
+    before.textContent = above ? `↑ ${above} word${above === 1 ? "" : "s"}` : "";
   }
 
   return { reset, add, show };
