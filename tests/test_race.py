@@ -47,7 +47,7 @@ class Paced:
         self.requests, self.drawn = RunRequests(), list[Any]()
         self._clock, self._seconds, self._end = clock, seconds, end
         self._backend = FakeBackend()
-        self.info, self.collect_race = self._backend.info, self._backend.collect_race
+        self.info, self.sees, self.collect_race = self._backend.info, True, self._backend.collect_race
         self.preparing = self._backend.preparing
 
     def race(self, *asked: Any) -> Generator[Any]:
