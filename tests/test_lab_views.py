@@ -59,6 +59,17 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
     assert [row[0].split()[0] for row in chart.rows] == list(RULES)
 
 
+@pytest.mark.parametrize(
+    ("best", "words"),
+    [(1.8, "Fastest here: "), (1.04, "As fast as the target alone; best here: "), (0.9, "None is as fast as")],
+)
+def test_the_best_rule_is_set_against_the_target_alone(best: float, words: str):
+    found = swept("rule", RULES)
+    most = max(one.speedup for _, one in found.priced)
+    scaled = tuple((value, replace(one, one=one.one * best / most)) for value, one in found.priced)
+    assert words in rules_chart(replace(found, priced=scaled)).answer
+
+
 def test_a_knob_is_a_curve_with_the_present_setting_on_it():
     found = swept("depth", (2, 4, CONFIG.depth, 12))
     chart = sweep_chart(found)
