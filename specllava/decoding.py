@@ -245,7 +245,7 @@ class Request:
         return None if self._settings.processing else self._verifier.reduction
 
     def _now(self, device: torch.device | None = None) -> float:
-        """Return seconds of a clock that stands while passes are captured.
+        """Return seconds of a clock that pauses while passes are captured.
 
         Args:
             device: whose work is waited for; without it the host has just read what was computed last.

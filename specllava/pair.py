@@ -249,10 +249,10 @@ class Pair:
         """How passes have run so far, in words, by model where these differ; ``None``: all in shapes as they came."""
         models = {"target": self.target} | ({} if self.draft is None else {"draft": self.draft})
         ways = {name: self.engines.way(model) for name, model in models.items()}
-        told = ways["target"]
+        line = ways["target"]
         if len(set(ways.values())) > 1:
-            told = "; ".join(f"{name}: {way}" for name, way in ways.items())
-        return None if told == "eager" else f"{told}; exact" if self.engines.exact else told
+            line = "; ".join(f"{name}: {way}" for name, way in ways.items())
+        return None if line == "eager" else f"{line}; exact" if self.engines.exact else line
 
     @cached_property
     def detokenizer(self) -> Detokenizer:

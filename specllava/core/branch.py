@@ -1,7 +1,7 @@
 """The first branch of a tree, which is all that exact passes verify. No torch.
 
-A pass writes a column per node, in the order of the tree. A node stands where it stands in the text alone if its column
-is its depth after the root's, and so for all its ancestors: on one branch at most, here the draft's likeliest.
+A pass writes a column per node, in the order of the tree. A node has the column that the text alone would give it
+if the same holds for its ancestors and its column is its depth after the root's. That is one branch at most.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: 
 # What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
 Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
 # How passes ran, where not in the shapes that they came in; a file of any other run has no such field.
-PassesTold = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda told: told is None)]
+PassesRun = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda way: way is None)]
 # What each token owes to the picture, where it was measured; a file of any other run has no such field.
 Grounded = Annotated[Grounding | None, Field(exclude_if=lambda grounding: grounding is None)]
 # Columns of the prompt that hold pictures; a file from before they were counted has no such field.
@@ -271,7 +271,7 @@ class RunInfo(Record):
     versions: Versions = field(default_factory=dict)
     draft_reads: DraftReads = None
     generation_config: Followed = None
-    passes: PassesTold = None
+    passes: PassesRun = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,12 @@ def _acceptance(counts: Mapping[str, Any]) -> Acceptance:
     ordered = counts.get("per_step_accepted") is not None
     found = Acceptance.of(_steps(counts)) if ordered else _summary(counts)
     names = ("num_spec_steps", "spec_verify_ct"), ("num_accepted_draft_tokens", *CORRECT)
-    for (name, told), counted in (
+    for (name, stated), counted in (
         (_number(counts, *names[0]), found.num_steps), (_number(counts, *names[1]), found.accepted),
         (_number(counts, "num_draft_tokens"), found.draft_tokens),
     ):  # fmt: skip
-        if told is not None and told != counted:
-            raise ValueError(f"{name} is {told}, and the counts of its steps give {counted}")
+        if stated is not None and stated != counted:
+            raise ValueError(f"{name} is {stated}, and the counts of its steps give {counted}")
     if found.accepted > found.draft_tokens:
         raise ValueError(f"{found.accepted} guesses were accepted of {found.draft_tokens}")
     return found

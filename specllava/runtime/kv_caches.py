@@ -154,7 +154,7 @@ class EnginePool:
         return EagerRunner if self.exact else None
 
     def _captures_well(self, model: PreTrainedModel, runner: Callable[[], PassRunner]) -> bool:
-        """Return whether a model's captured passes compute what they should; tried once, and told if not."""
+        """Return whether a model's captured passes compute what they should; tried once, with a warning if not."""
         if model not in self._captured_well:
             differ = replays_differ(model, runner)
             assert self.graphs is not None

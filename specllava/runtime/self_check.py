@@ -1,4 +1,4 @@
-"""Checks of padded passes on the device that runs them: replaying computes the same, and a row stands alone."""
+"""Checks of padded passes on the device that runs them: replays compute the same, and a row depends on no other."""
 
 from __future__ import annotations
 
