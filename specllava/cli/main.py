@@ -20,6 +20,7 @@ from specllava.cli.custom_generate import CustomGenerate
 from specllava.cli.distill import Distill
 from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
+from specllava.cli.fetch import Fetch
 from specllava.cli.generate import Generate
 from specllava.cli.options import typed_options
 from specllava.cli.parsing import UsageError, join_arguments, parse
@@ -39,6 +40,7 @@ Command = (
     | Annotated[Audit, tyro.conf.subcommand("audit")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
+    | Annotated[Fetch, tyro.conf.subcommand("fetch")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Site, tyro.conf.subcommand("site")]
     | Annotated[CustomGenerate, tyro.conf.subcommand("custom-generate")]
