@@ -64,9 +64,7 @@ def read_answers(path: Path) -> list[Answer]:
     return [Answer(**row) for row in rows if "batch" not in row]
 
 
-def _batch(
-    model: PreTrainedModel, tokenizer: Any, numbers: range, seed: int
-) -> tuple[list[Answer], Counter[str]]:
+def _batch(model: PreTrainedModel, tokenizer: Any, numbers: range, seed: int) -> tuple[list[Answer], Counter[str]]:
     asked = [(number, sample_scene(number), task) for number in numbers for task in _tasks(number)]
     kept, dropped = [], Counter[str]()
     texts = generate(model, tokenizer, [task.instruction for _, _, task in asked], seed)
@@ -93,9 +91,7 @@ def _tasks(number: int) -> Iterator[Task]:
 def generate(model: PreTrainedModel, tokenizer: Any, instructions: Sequence[str], seed: int) -> list[str]:
     """Sample an answer to each instruction as a chat of one turn."""
     texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
+        tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
         for text in instructions
     ]
     inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)

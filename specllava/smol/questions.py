@@ -11,7 +11,7 @@ from specllava.toyworld.phrases import COLUMN_PHRASES, NUMBERS, PLACE_NAMES, ROW
 from specllava.toyworld.questions import FAMILIES
 from specllava.toyworld.scene import Scene, Thing
 
-FREE: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # kind: questions, instructions with {truth}, {thing}
+FREE: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # kind: questions, instructions
     "describe": (
         ("Describe the picture.", "What do you see?", "Describe this image in detail.", "What is in the picture?"),
         ("{truth} Describe this picture in two or three sentences. Name every object with its colour.",),
@@ -70,8 +70,7 @@ def truth(scene: Scene) -> str:
     place, total = PLACE_NAMES[scene.place][0], len(scene.things)
     count = f"There {'is' if total == 1 else 'are'} {NUMBERS[total]} object{'s' * (total > 1)}."
     things = [
-        f"A {thing.size} {thing.colour} {thing.kind} is {COLUMN_PHRASES[thing.column][0]}, "
-        f"{ROW_PHRASES[thing.row][1]}."
+        f"A {thing.size} {thing.colour} {thing.kind} is {COLUMN_PHRASES[thing.column][0]}, {ROW_PHRASES[thing.row][1]}."
         for thing in scene.things
     ]
     return " ".join(polish(each) for each in (f"The picture shows {place} {_when(scene)}.", count, *things))

@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from specllava.distill.losses import IGNORE
 from specllava.distill.batches import lru_get
+from specllava.distill.losses import IGNORE
 from specllava.smol.answers import Answer
 from specllava.smol.questions import fact
 from specllava.toyworld.corpus import draw_pixels, list_objects
@@ -92,7 +92,9 @@ class SmolBatches:
 
     def _row(self, number: int, index: int) -> _Row:
         scene, rng = sample_scene(number), random.Random(f"smol row {index}")
-        talks = [((QuestionAnswer(own.question, own.answer),), True) for own in self.answers[number]]
+        talks: list[tuple[Turns, bool]] = [
+            ((QuestionAnswer(own.question, own.answer),), True) for own in self.answers[number]
+        ]
         talks += [((fact(scene, rng),), False) for _ in range(FACTS)]
         talks += [(tuple(fact(scene, rng) for _ in range(FACTS)), False), (list_objects(scene, rng), False)]
         talks += [] if self.answers[number] else [((caption(scene, rng),), False), (list_objects(scene, rng), False)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +23,6 @@ class Adapter(nn.Module):
         super().__init__()
         self.inner = nn.Parameter(torch.randn(rank, layer.in_features) / layer.in_features**0.5)
         self.outer = nn.Parameter(torch.zeros(layer.out_features, rank))
-        self.used = True
 
     def forward(self, inputs: Tensor) -> Tensor:
         return F.linear(F.linear(inputs, self.inner), self.outer) * SCALE
@@ -39,28 +40,31 @@ class Sight(nn.Module):
         model.requires_grad_(False)
         self.projector = model.model.multi_modal_projector.float().requires_grad_(True)
         self.adapters = nn.ModuleDict()
+        self._used = True
         for name, layer in model.model.language_model.named_modules():
             if isinstance(layer, nn.Linear) and name.endswith(ADAPTED):
                 adapter = Adapter(layer, rank)
-                layer.register_forward_hook(_adding(adapter))
+                layer.register_forward_hook(self._adding(adapter))
                 self.adapters[name.replace(".", "/")] = adapter
 
-    def use_adapters(self, used: bool) -> None:
-        """Switch the adapters on or off: without them the language model is as it was."""
-        for adapter in self.adapters.values():
-            adapter.used = used
+    @contextmanager
+    def without_adapters(self) -> Iterator[None]:
+        """Run the language model as it was."""
+        self._used = False
+        yield
+        self._used = True
+
+    def _adding(self, adapter: Adapter) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+        def add(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            return output + adapter(inputs[0]).to(output.dtype) if self._used else output
+
+        return add
 
     def exported(self) -> dict[str, Tensor]:
         """Return the weights by the names of ``sight.safetensors``, in bfloat16."""
         named = {f"model.multi_modal_projector.{name}": one for name, one in self.projector.state_dict().items()}
         for name, adapter in self.adapters.items():
             module = "model.language_model." + name.replace("/", ".")
+            assert isinstance(adapter, Adapter)
             named |= {f"{module}.lora_A": adapter.inner, f"{module}.lora_B": adapter.outer}
         return {name: one.detach().bfloat16().contiguous() for name, one in named.items()}
-
-
-def _adding(adapter: Adapter) -> object:
-    def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return output + adapter(inputs[0]).to(output.dtype) if adapter.used else output
-
-    return hook

@@ -11,17 +11,22 @@ from specllava.toyworld.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORD
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, PLURALS, SIZE_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Thing
 
-_SIZES: Final = {word: size for size, words in SIZE_WORDS.items() for word in words} | {"tiny": "small", "huge": "large"}
+_SIZES: Final = {
+    **{word: size for size, words in SIZE_WORDS.items() for word in words},
+    "tiny": "small",
+    "huge": "large",
+}
 _COLUMNS: Final = {word: column for column, words in COLUMN_WORDS.items() for word in words}
 _SINGULAR: Final = {plural: kind for kind, plural in PLURALS.items()} | {kind: kind for kind in KINDS}
 _COLOUR, _NOUN = "|".join(COLOURS), "|".join(sorted(_SINGULAR, key=len, reverse=True))
 _MENTION: Final = re.compile(
-    rf"(?P<before>(?:\b[a-z']+ ){{0,3}}?)\b(?:(?P<size>{'|'.join(_SIZES)}),? )?(?:(?P<colour>{_COLOUR}) )?(?P<noun>{_NOUN})\b"
+    rf"(?P<before>(?:\b[a-z']+ ){{0,3}}?)\b(?:(?P<size>{'|'.join(_SIZES)}),? )?"
+    rf"(?:(?P<colour>{_COLOUR}) )?(?P<noun>{_NOUN})\b"
     rf"(?: (?:is|was|are|were) (?P<said>{_COLOUR})\b)?"
 )
 _NO: Final = frozenset({"no", "not", "any", "without", "cannot", "isn't", "aren't", "neither", "nor"})
 _COUNTS: Final = {word: number for number, word in enumerate(NUMBERS)} | {"2": 2, "3": 3, "4": 4, "both": 2}
-_LOOSE_COLOUR: Final = re.compile(rf"\b({_COLOUR})\b(?!,? (?:{_NOUN})\b)")
+_LOOSE_COLOUR: Final = re.compile(rf"\b(?:{_COLOUR})\b(?!,? (?:{_NOUN})\b)(?: [a-z]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +95,11 @@ def contradicts(scene: Scene, text: str) -> str | None:
     if total and _COUNTS.get(total[1]) != len(scene.things):
         return f"count: {total[0]}"
     own = {thing.colour for thing in scene.things}
-    loose = [colour for colour in _LOOSE_COLOUR.findall(lowered) if colour not in own]
-    return f"colour: {loose[0]}" if loose else None
+    loose = [words.split()[0] for words in loose_words(text)]
+    strange = next((colour for colour in loose if colour not in own), None)
+    return f"colour: {strange}" if strange else None
+
+
+def loose_words(text: str) -> list[str]:
+    """Return the colours, each with the word after it, that belong to no object: "blue sky"."""
+    return [match[0] for match in _LOOSE_COLOUR.finditer(text.lower())]

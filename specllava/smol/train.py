@@ -81,9 +81,7 @@ def naming_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerati
     return {"loss": F.mse_loss(sight.projector(features).float(), words) / words.var()}
 
 
-def talking_losses(
-    sight: Sight, batch: Batch, model: LlavaForConditionalGeneration, objective: Objective
-) -> Losses:
+def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration, objective: Objective) -> Losses:
     """Return cross-entropy of all answers, and KL(language model that reads the truth ‖ model) of its own answers."""
     with torch.no_grad():
         features = tower_features(model, batch["pixel_values"].to(model.dtype))
@@ -96,11 +94,9 @@ def talking_losses(
     told = chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
     if "texts" not in batch:
         return {"loss": told, "facts": told}
-    sight.use_adapters(False)
-    with torch.no_grad():
+    with torch.no_grad(), sight.without_adapters():
         read = decoder(input_ids=batch["texts"], use_cache=False)[0]
         theirs, known = answer_positions(read, batch["text_labels"])
-    sight.use_adapters(True)
     ours, tokens = answer_positions(states, batch["own"])
     assert torch.equal(known, tokens)
     own, kl = chunked_loss(ours, model.lm_head, theirs, model.lm_head, tokens, objective)
