@@ -22,10 +22,11 @@ _COLOUR, _NOUN = "|".join(COLOURS), "|".join(sorted(_SINGULAR, key=len, reverse=
 _MENTION: Final = re.compile(
     rf"(?P<before>(?:\b[a-z']+ ){{0,3}}?)\b(?:(?P<size>{'|'.join(_SIZES)}),? )?"
     rf"(?:(?P<colour>{_COLOUR}) )?(?P<noun>{_NOUN})\b"
-    rf"(?: (?:is|was|are|were) (?P<said>{_COLOUR})\b)?"
+    rf"(?:,? (?:is|was|are|were|that is)? ?(?P<said>{_COLOUR})\b(?! (?:{_NOUN})\b))?"
 )
 _NO: Final = frozenset({"no", "not", "any", "without", "cannot", "isn't", "aren't", "neither", "nor"})
 _COUNTS: Final = {word: number for number, word in enumerate(NUMBERS)} | {"2": 2, "3": 3, "4": 4, "both": 2}
+_NO_COLUMN: Final = re.compile(r"\b(?:right in front|in the (?:middle|centre) of the (?:night|day))\b")
 _LOOSE_COLOUR: Final = re.compile(rf"\b(?:{_COLOUR})\b(?!,? (?:{_NOUN})\b)(?: [a-z]+)?")
 
 
@@ -62,7 +63,7 @@ class Mention:
 
 def mentions(text: str) -> Iterator[Mention]:
     """Yield the objects that a text names, sentence by sentence."""
-    for sentence in re.split(r"[.!?;\n]+", " ".join(text.lower().replace("centre", "middle").split(" "))):
+    for sentence in re.split(r"[.!?;\n]+", _NO_COLUMN.sub(" ", text.lower())):
         for match in _MENTION.finditer(sentence):
             before = match["before"].split()
             count = next((_COUNTS[word] for word in reversed(before) if word in _COUNTS), None)
@@ -96,7 +97,8 @@ def contradicts(scene: Scene, text: str) -> str | None:
         return f"count: {total[0]}"
     own = {thing.colour for thing in scene.things}
     loose = [words.split()[0] for words in loose_words(text)]
-    strange = next((colour for colour in loose if colour not in own), None)
+    denied = re.search(r"\b(?:nothing|anything)\b", lowered)
+    strange = None if denied else next((colour for colour in loose if colour not in own), None)
     return f"colour: {strange}" if strange else None
 
 
