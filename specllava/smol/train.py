@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from safetensors.torch import save_file
+from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor
-from transformers import LlamaForCausalLM, LlavaForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaForCausalLM,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerBase,
+)
 
+from specllava.core.files import whole_directory
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.models.families.interface import tower_features
+from specllava.models.loading.presets import ASSETS
 from specllava.runtime.vision import merge_features
-from specllava.smol.answers import read_answers
-from specllava.smol.checkpoint import SETTINGS, WEIGHTS
+from specllava.smol.answers import Answer, read_answers, write_answers
+from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, llava_config, smol_processor
+from specllava.smol.language_model import fetch_language_model
 from specllava.smol.rows import SmolBatches
 from specllava.smol.sight import SCALE, Sight
 from specllava.toyworld.corpus import draw_pixels
@@ -39,6 +50,7 @@ PATCHES: Final = 8  # in a row and in a column
 class SmolRecipe:
     """Sizes, steps and seeds of the pair's target."""
 
+    scenes: int = 1200
     rank: int = 16
     naming_batch: int = 16
     batch: int = 4
@@ -103,45 +115,92 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
     return {"loss": told + own, "facts": told, "own": own, "kl": kl}
 
 
-def train_sight(
-    language_model: LlamaForCausalLM,
-    build: Callable[[], tuple[LlavaForConditionalGeneration, Any]],
-    answers: Path,
-    output: Path,
-    recipe: SmolRecipe,
-    last: str = "talking",
-) -> None:
-    """Train projector and adapters in three stages, each resumable; ``output`` gets what :func:`assemble` reads."""
-    model, processor = build()
+def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
+    """Make the pair's target of SmolLM2 and the toy pair's tower; may be killed and repeated.
+
+    Args:
+        output: directory of the run. ``sight`` is what ships, ``target`` the checkpoint that it makes.
+
+    Raises:
+        ValueError: the language model cannot be had; one line.
+        FloatingPointError: the loss is not finite; the last checkpoint is kept.
+    """
+    language = output / "language"
+    if not language.exists():
+        with TemporaryDirectory() as scratch, whole_directory(language) as beside:
+            fetched = fetch_language_model("auto", Path(scratch), tell)
+            fetched.model.bfloat16().save_pretrained(beside)
+            fetched.tokenizer.save_pretrained(beside)
+    model = AutoModelForCausalLM.from_pretrained(language, dtype=torch.bfloat16).eval()
+    tokenizer = AutoTokenizer.from_pretrained(language)
+    write_answers(model, tokenizer, recipe.scenes, output / "answers.jsonl")
+    llava, processor = untrained(model, tokenizer)
+    sight = Sight(llava, recipe.rank)
+    for stage in stages(llava, processor, read_answers(output / "answers.jsonl"), recipe):
+        _run(stage, sight, output)
+    export_sight(sight, llava, output / "sight")
+    with whole_directory(output / "target") as beside:
+        assemble(model.float(), tokenizer, output / "sight", beside)
+
+
+def untrained(
+    language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
+    """Return a LLaVA of the language model and the toy target's tower, with a random projector, in bfloat16."""
+    toy = LlavaForConditionalGeneration.from_pretrained(ASSETS / "toy" / "target", dtype=torch.float32)
+    settings = {"vision_config": toy.config.vision_config.to_dict()}
+    processor = smol_processor(tokenizer)
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(llava_config(language_model, processor, settings))
+    model.model.vision_tower = toy.model.vision_tower
     model.model.language_model.load_state_dict(language_model.model.state_dict())
-    model.bfloat16().eval()
-    sight = Sight(model, recipe.rank)
-    accelerator = Accelerator(mixed_precision="bf16")
+    model.tie_weights()
+    return model.bfloat16().eval(), processor
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One training stage: what is minimised on which batches, for how long."""
+
+    name: str
+    losses: Callable[[Sight, Batch], Losses]
+    batches: Callable[[int], Batch]
+    loop: LoopConfig
+
+
+def stages(
+    model: LlavaForConditionalGeneration, processor: LlavaProcessor, answers: Sequence[Answer], recipe: SmolRecipe
+) -> tuple[Stage, ...]:
+    """Return the stages: patches get names, questions of fact are answered, then all questions."""
+    naming, named = partial(naming_losses, model=model), NamedPatches(processor, recipe.naming_batch)
     talking = partial(talking_losses, model=model, objective=Objective(recipe.kl_weight))
-    stages = (
-        ("naming", partial(naming_losses, model=model), NamedPatches(processor, recipe.naming_batch), recipe.naming),
-        ("looking", talking, SmolBatches(processor, recipe.batch), recipe.looking),
-        ("talking", talking, SmolBatches(processor, recipe.batch, read_answers(answers)), recipe.talking),
+    facts, chats = SmolBatches(processor, recipe.batch), SmolBatches(processor, recipe.batch, answers)
+    return (
+        Stage("naming", naming, named, recipe.naming),
+        Stage("looking", talking, facts, recipe.looking),
+        Stage("talking", talking, chats, recipe.talking),
     )
-    for name, losses, batches, loop in stages:
-        part = output / f"{name}.pt"
-        if part.exists():
-            sight.load_state_dict(torch.load(part, weights_only=True))
-            continue
-        log = fit(name, sight, losses, batches, loop, output / name, accelerator)
-        (output / f"{name}.json").write_text(json.dumps(log.curve))
-        torch.save(sight.state_dict(), part)
-        if name == last:
-            return
+
+
+def _run(stage: Stage, sight: Sight, output: Path) -> None:
+    """Train one stage, unless its weights are there already."""
+    done = output / f"{stage.name}.safetensors"
+    if done.exists():
+        load_model(sight, done)
+        return
+    accelerator = Accelerator(mixed_precision="bf16")
+    log = fit(stage.name, sight, stage.losses, stage.batches, stage.loop, output / stage.name, accelerator)
+    (output / f"{stage.name}.json").write_text(json.dumps(log.curve), encoding="utf-8")
+    save_model(sight, str(done))
 
 
 def export_sight(sight: Sight, model: LlavaForConditionalGeneration, output: Path) -> None:
-    """Write ``sight.safetensors`` and ``sight.json``."""
+    """Write ``sight.safetensors`` and ``sight.json``, which :func:`assemble` reads."""
     tower = {
         f"model.vision_tower.{name}": one.bfloat16().contiguous()
         for name, one in model.model.vision_tower.state_dict().items()
     }
     output.mkdir(parents=True, exist_ok=True)
     save_file(tower | sight.exported(), output / WEIGHTS)
-    vision = model.config.vision_config.to_dict()
-    (output / SETTINGS).write_text(json.dumps({"vision_config": vision, "adapter_scale": SCALE}, indent=1))
+    settings = {"vision_config": model.config.vision_config.to_dict(), "adapter_scale": SCALE}
+    (output / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
