@@ -125,6 +125,8 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
         ValueError: the language model cannot be had; one line.
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
+    if (output / "target").exists():
+        return tell(f"{output / 'target'} is there already")
     language = output / "language"
     if not language.exists():
         with TemporaryDirectory() as scratch, whole_directory(language) as beside:
