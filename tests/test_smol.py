@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from support import smol
 
 from specllava.cli.main import main
+from specllava.cli.options import PairOptions
+from specllava.cli.page_pairs import pairs_with_memory
 from specllava.models.loading.presets import FETCH_SMOL, presets
 from specllava.pair import Pair
 from specllava.smol import language_model
@@ -58,6 +60,8 @@ def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.Cap
     assert refused(capsys, main(["generate", "--preset", "smol", "--prompt", "Hi"])) == f"specllava: {FETCH_SMOL}"
     with pytest.raises(ValueError, match="fetch smol"):
         Pair.from_preset("smol")
+    (offer,) = pairs_with_memory(["smol"], PairOptions(device="cpu"), [])
+    assert offer.why == FETCH_SMOL
     assert main(["presets", "--json"]) == 0
     (record,) = (one for one in json.loads(capsys.readouterr().out) if one["name"] == "smol")
     assert not (record["ships"] or record["fits"] or record["cached"]["target"])

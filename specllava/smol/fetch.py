@@ -11,11 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from specllava.core.files import whole_directory, write_whole
+from specllava.smol import SourceName
 from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble
-from specllava.smol.language_model import SourceName, fetch_language_model, read_given
+from specllava.smol.language_model import fetch_language_model, read_given
 
 RECORD: Final = "fetched.json"
-NEEDED: Final = 600 * 10**6  # bytes: downloaded files, the checkpoint, and one that it replaces
+NEEDED: Final = 600 * 10**6  # bytes: downloaded files and the checkpoint
 
 
 def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, tell: Callable[[str], None]) -> None:

