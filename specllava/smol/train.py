@@ -157,7 +157,9 @@ def untrained(
     model.model.vision_tower = toy.model.vision_tower
     model.model.language_model.load_state_dict(language_model.model.state_dict())
     model.tie_weights()
-    return model.bfloat16().eval(), processor
+    for weight in model.parameters():  # not its buffers: rotary frequencies stay exact
+        weight.data = weight.data.bfloat16()
+    return model.eval(), processor
 
 
 @dataclass(frozen=True, slots=True)
