@@ -126,7 +126,8 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
     if (output / "target").exists():
-        return tell(f"{output / 'target'} is there already")
+        tell(f"{output / 'target'} is there already")
+        return
     language = output / "language"
     if not language.exists():
         with TemporaryDirectory() as scratch, whole_directory(language) as beside:
