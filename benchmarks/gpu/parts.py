@@ -14,6 +14,7 @@ from torch.backends.cuda import cudnn_sdp_enabled
 from benchmarks.gpu.attention import time_attention
 from benchmarks.gpu.checks import check_bits, check_memory, check_waits
 from benchmarks.gpu.identity import compare_tokens
+from benchmarks.gpu.operations import operations_of
 from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu.watch import read_bandwidth
 from benchmarks.gpu_llava import ALONE, DRAFT_ROWS
@@ -22,7 +23,7 @@ from specllava.bench.raw_passes import pass_medians
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.padded_passes import ROWS
+from specllava.runtime.padded_passes import EXACT_ROWS, ROWS
 
 OWN: Final = "160M"  # the draft of the pair, by its size at 7b
 WAYS: Final[tuple[PassesName, ...]] = ("eager", "graphs")
@@ -82,6 +83,7 @@ def target(bench: Bench) -> dict[str, Any]:
         "bandwidth": {nbytes: read_bandwidth(pair.device, nbytes) for nbytes in amount.nbytes},
         "passes": {way: pass_medians(pair.running(way), {"target": ROWS}, amount.repeats)["target"] for way in WAYS},
         "steps": {way: asdict(steps_of(pair, ALONE, way, amount.steps)) for way in WAYS},
+        "operations": operations_of(pair, EXACT_ROWS),
     }
 
 
