@@ -1,23 +1,29 @@
 """What exact passes cost, and what they save: answers that a draft changes in bfloat16, with and without them.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.exact --runs 3000 --prompts 20 --json benchmarks/results/exact.json
+    OMP_NUM_THREADS=1 python -m benchmarks.exact --runs 3000 --processes 2 --json benchmarks/results/exact.json
 
 Random pairs of ``benchmarks.identity``, and the toy pair on held-out prompts. Each answer is compared with the target
 alone that runs the same way. The price is in tokens per pass: of a tree only the first branch is accepted.
+
+The file is written after every block of random runs, and one that exists is continued: it says which runs it counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+import json as json_format
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache, partial
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks.identity import SAVED_EVERY, Case, Runner, cases
+from benchmarks.identity import Case, Runner, cases
 from benchmarks.shared.command import run_command, show_table
 from specllava.bench.dialogue import prompts_of
 from specllava.bench.lanes import bench_lanes
@@ -30,7 +36,9 @@ from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 
 LONGEST: Final = 24  # tokens of an answer of the toy pair
-Kind = Literal["random", "toy"]
+BLOCK: Final = 100  # random runs between two writes of the file
+PLAIN: Final = DecodingConfig()  # no prompt depends on it
+Precision = Literal["bfloat16", "float16", "float32"]
 
 
 @dataclass(slots=True)
@@ -53,6 +61,11 @@ class Row:
         self.passes += len(drafted[False].steps)
         self.passes_exact += len(drafted[True].steps)
 
+    def merge(self, other: Row) -> None:
+        """Add the counts of another row."""
+        for each in fields(Row):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
 
 class Decoder:
     """Decoder of pairs without and with exact passes; a target's own answers are decoded once."""
@@ -60,6 +73,7 @@ class Decoder:
     def __init__(self, dtype: torch.dtype) -> None:
         self._runner = Runner(dtype)
         self._pair, self._alone = cache(self._make_pair), cache(self._decode)
+        self._prompt = cache(self._runner.prompt)
 
     def both(self, case: Case) -> tuple[dict[bool, DecodeTrace], dict[bool, DecodeTrace]]:
         """Return the answers to a case of the target alone and with its draft, by whether passes were exact."""
@@ -68,21 +82,102 @@ class Decoder:
 
     def _decode(self, case: Case, exact: bool) -> DecodeTrace:
         pair = self._pair(case.target, case.format, exact)
-        return pair.run(lane_of(case.config, self._runner.prompt(case)), record=False)
+        prompt = self._prompt(replace(case, config=PLAIN))
+        return pair.run(lane_of(case.config, prompt), record=False)
 
     def _make_pair(self, target: int, name: str, exact: bool) -> Pair:
         return replace(self._runner.pair(target, name), exact=exact)
 
 
-def random_rows(runs: int, dtype: torch.dtype, seed: int) -> Iterator[dict[str, Row]]:
-    """Run random cases; yield what was counted by rule, now and then."""
-    decoder, rows = Decoder(dtype), dict[str, Row]()
-    for number, case in enumerate(tqdm(cases(runs, seed), "random pairs", runs, disable=None), 1):
+@dataclass
+class Found:
+    """What has been counted so far.
+
+    Args:
+        setting: that counts depend on.
+        toy: rows of the toy pair; empty until all its prompts are answered.
+        random: rows of random pairs, by who guesses.
+        done: numbers of the random runs that are counted, from and before.
+    """
+
+    setting: dict[str, Any]
+    toy: dict[str, Row] = field(default_factory=dict)
+    random: dict[str, Row] = field(default_factory=dict)
+    done: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path | None, setting: dict[str, Any]) -> Found:
+        """Return what a file holds, nothing if there is none.
+
+        Raises:
+            ValueError: it was counted with another setting.
+        """
+        if file is None or not file.exists():
+            return cls(setting)
+        held = json_format.loads(file.read_text())
+        if differing := [name for name, value in setting.items() if held["setting"].get(name) != value]:
+            raise ValueError(f"{file} was counted with another {differing[0]}: move it, or name another file")
+        toy, random = ({name: Row(**row) for name, row in held[kind].items()} for kind in ("toy", "random"))
+        return cls(setting, toy, random, [(first, end) for first, end in held["done"]])
+
+    @property
+    def runs(self) -> int:
+        return sum(end - first for first, end in self.done)
+
+    def blocks(self, runs: int) -> Iterator[tuple[int, int]]:
+        """Yield the blocks of the first ``runs`` that are still to be run."""
+        first = 0
+        for begin, end in [*sorted(self.done), (runs, runs)]:
+            yield from ((at, min(at + BLOCK, begin, runs)) for at in range(first, min(begin, runs), BLOCK))
+            first = max(first, end)
+
+    def add(self, block: tuple[int, int], rows: Mapping[str, Row]) -> None:
+        """Count a block of random runs."""
+        for name, row in rows.items():
+            self.random.setdefault(name, Row()).merge(row)
+        self.done = _join([*self.done, block])
+
+    def as_json(self) -> dict[str, Any]:
+        kinds = {"toy": self.toy, "random": self.random}
+        rows = {kind: {name: asdict(row) for name, row in sorted(own.items())} for kind, own in kinds.items()}
+        return rows | {"done": self.done, "setting": self.setting | {"runs": self.runs}}
+
+
+def _join(blocks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return blocks in their order, neighbours as one."""
+    joined: list[tuple[int, int]] = []
+    for first, end in sorted(blocks):
+        begin = joined.pop()[0] if joined and joined[-1][1] == first else first
+        joined.append((begin, end))
+    return joined
+
+
+@cache
+def _decoder(dtype: torch.dtype) -> Decoder:
+    """Return a process's decoder, which keeps its targets' own answers from block to block."""
+    return Decoder(dtype)
+
+
+def random_rows(block: tuple[int, int], dtype: torch.dtype, seed: int) -> dict[str, Row]:
+    """Run a block of random cases; return what was counted, by who guesses."""
+    decoder, rows = _decoder(dtype), dict[str, Row]()
+    for case in islice(cases(block[1], seed), *block):
         name = case.config.rule if case.config.drafter == "model" else case.config.drafter
         rows.setdefault(name, Row()).add(*decoder.both(case))
-        if number % SAVED_EVERY == 0:
-            yield rows
-    yield rows
+    return rows
+
+
+def run_blocks(
+    blocks: Sequence[tuple[int, int]], dtype: torch.dtype, seed: int, processes: int
+) -> Iterator[tuple[tuple[int, int], dict[str, Row]]]:
+    """Run blocks of random cases, in several processes if asked; yield each with its rows when it is done."""
+    count = partial(random_rows, dtype=dtype, seed=seed)
+    if processes == 1:
+        yield from ((block, count(block)) for block in blocks)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        running = {pool.submit(count, block): block for block in blocks}
+        yield from ((running[one], one.result()) for one in as_completed(running))
 
 
 def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
@@ -115,26 +210,36 @@ def main(
     runs: int = 3000,
     prompts: int = 20,
     seed: int = 0,
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16",
+    dtype: Precision = "bfloat16",
+    processes: int = 1,
     json: Path | None = None,
 ) -> None:
     """Count differing answers and passes, without and with exact passes.
 
     Args:
-        runs: of random pairs.
+        runs: of random pairs, those that the file counts among them.
         prompts: of the toy pair, each by every rule.
         seed: of random pairs and cases.
         dtype: precision.
-        json: write the rows to this file.
+        processes: that share the random runs.
+        json: write the rows to this file, and go on with those that it has.
+
+    Raises:
+        ValueError: a file that was counted with another setting.
     """
-    found: dict[Kind, dict[str, Row]] = {"toy": toy_rows(prompts, dtype)}
-    setting = {"dtype": dtype, "runs": runs, "prompts": prompts, "seed": seed, "torch": torch.__version__}
-    for found["random"] in random_rows(runs, getattr(torch, dtype), seed):
-        report: dict[str, Any] = {kind: {name: asdict(row) for name, row in own.items()} for kind, own in found.items()}
-        write_json(json, report | {"setting": setting})
+    setting = {"dtype": dtype, "prompts": prompts, "seed": seed, "torch": torch.__version__}
+    found = Found.read(json, setting | {"threads": torch.get_num_threads()})
+    if not found.toy:
+        found.toy = toy_rows(prompts, dtype)
+        write_json(json, found.as_json())
+    bar = tqdm(desc="random pairs", total=runs, initial=found.runs, disable=None)
+    for block, rows in run_blocks(list(found.blocks(runs)), getattr(torch, dtype), seed, processes):
+        found.add(block, rows)
+        write_json(json, found.as_json())
+        bar.update(block[1] - block[0])
     heads = ("guesses", "answers", "differ", "differ, exact", "tokens per pass", "exact")
-    for kind, rows in found.items():
-        show_table(heads, shown(rows), f"{kind} pairs, {dtype}: answers that differ from the target alone's")
+    for kind, counted in (("random", found.random), ("toy", found.toy)):
+        show_table(heads, shown(counted), f"{kind} pairs, {dtype}: answers that differ from the target alone's")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from specllava.decoding import stream
 from specllava.lane import Lane
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.pair import Pair
+from specllava.runtime import llama_layer
 from specllava.runtime.engine import Engine
 from specllava.runtime.padded_engines import PaddedFeatureEngine
 from specllava.runtime.padded_passes import PaddedPasses, Shape
@@ -191,7 +192,7 @@ def test_ids_left_on_the_host_are_found(device: EmulatedDevice, monkeypatch: pyt
 def test_a_mask_left_on_the_host_is_found(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch):
     mask = PaddedPasses.mask
     monkeypatch.setattr(PaddedPasses, "mask", lambda *a: mask(*a).cpu())
-    with pytest.raises(RuntimeError, match=line_of(Engine._through_layers, "states = layer(")):
+    with pytest.raises(RuntimeError, match=line_of(llama_layer._attend, "seen, _ = attend(")):
         answer(toy().running("graphs"), ALONE)
 
 

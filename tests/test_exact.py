@@ -18,6 +18,7 @@ from support import models
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks import exact as benchmark
 from benchmarks.exact import main
 from benchmarks.identity import DRAFTERS, Runner, cases
 from specllava.chat import Chat
@@ -224,6 +225,47 @@ def test_the_benchmark_counts_by_rule_what_exact_saves_and_costs(tmp_path: Path,
     assert all(row["differ_exact"] == 0 for row in rows)
     assert all(0 < row["passes"] <= row["tokens"] and 0 < row["passes_exact"] <= row["tokens"] for row in rows)
     assert capsys.readouterr().out.count("| entropy |") == 2
+
+
+def test_an_interrupted_benchmark_goes_on_and_counts_what_one_run_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
+    monkeypatch.setattr(benchmark, "toy_rows", lambda prompts, dtype: {"chain": benchmark.Row(1, 0, 0, 1, 1, 1)})
+    main(runs=13, json=whole)
+    count, seen = benchmark.random_rows, list[tuple[int, int]]()
+
+    def stopping(block: tuple[int, int], **options: Any) -> dict[str, benchmark.Row]:
+        seen.append(block)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return count(block, **options)
+
+    monkeypatch.setattr(benchmark, "BLOCK", 4)
+    monkeypatch.setattr(benchmark, "random_rows", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        main(runs=13, json=parts)
+    assert json.loads(parts.read_text())["setting"]["runs"] == 8
+    main(runs=13, json=parts)
+    assert seen == [(0, 4), (4, 8), (8, 12), (8, 12), (12, 13)]
+    assert json.loads(parts.read_text()) == json.loads(whole.read_text())
+    with pytest.raises(ValueError, match=r"parts\.json was counted with another seed"):
+        main(runs=13, seed=1, json=parts)
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 300)), max_size=6), st.integers(0, 900))
+def test_blocks_are_what_is_left_of_the_runs(held: list[tuple[int, int]], runs: int):
+    """Counted run by run."""
+    found, counted = benchmark.Found({}), set[int]()
+    for first, width in held:
+        if counted.isdisjoint(range(first, first + width)):
+            found.add((first, first + width), {})
+            counted |= set(range(first, first + width))
+    assert found.runs == len(counted)
+    blocks = list(found.blocks(runs))
+    left = [number for block in blocks for number in range(*block)]
+    assert left == [number for number in range(runs) if number not in counted]
+    assert all(0 < end - first <= benchmark.BLOCK for first, end in blocks)
 
 
 # ------------------------------------------------------------------------------------------------ the self-check

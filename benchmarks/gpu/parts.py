@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -13,16 +13,19 @@ from torch.backends.cuda import cudnn_sdp_enabled
 
 from benchmarks.gpu.attention import time_attention
 from benchmarks.gpu.checks import check_bits, check_memory, check_waits
+from benchmarks.gpu.generation import generate_steps
 from benchmarks.gpu.identity import compare_tokens
+from benchmarks.gpu.operations import operations_of
 from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu.watch import read_bandwidth
 from benchmarks.gpu_llava import ALONE, DRAFT_ROWS
 from benchmarks.shared.random_pair import feature_draft
 from specllava.bench.raw_passes import pass_medians
+from specllava.bench.timed_run import Model
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.padded_passes import ROWS
+from specllava.runtime.padded_passes import EXACT_ROWS, ROWS
 
 OWN: Final = "160M"  # the draft of the pair, by its size at 7b
 WAYS: Final[tuple[PassesName, ...]] = ("eager", "graphs")
@@ -36,6 +39,7 @@ class Amount:
     """How much is measured.
 
     Args:
+        compiles: ``generate`` compiles its passes.
         repeats: passes of each kind.
         steps: steady steps of each lane.
         prompts, tokens: that are compared, and the tokens of each.
@@ -49,9 +53,10 @@ class Amount:
     tokens: int = 96
     passes: int = 1000
     nbytes: tuple[int, ...] = (5 * 10**8, 2 * 10**9)
+    compiles: bool = True
 
 
-EMULATED: Final = Amount(1, 4, 1, 32, 100, (10**6, 2 * 10**6))  # times mean nothing there
+EMULATED: Final = Amount(1, 4, 1, 32, 100, (10**6, 2 * 10**6), compiles=False)  # times mean nothing there
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,34 @@ class Bench:
 Part = Callable[[Bench], dict[str, Any]]
 
 
+def _told(pair: Pair) -> str:
+    """Return how a pair's passes have run, in words."""
+    return pair.passes_told or "eager"
+
+
 def target(bench: Bench) -> dict[str, Any]:
     """Measure passes and steps of the target alone, against what reading its weights takes."""
     pair, amount = bench.pair, bench.amount
+    passes, ways = _passes(pair, "target", ROWS, amount.repeats)
     return {
         "bytes": sum(weight.nbytes for weight in pair.target.model.language_model.parameters()),
         "bandwidth": {nbytes: read_bandwidth(pair.device, nbytes) for nbytes in amount.nbytes},
-        "passes": {way: pass_medians(pair.running(way), {"target": ROWS}, amount.repeats)["target"] for way in WAYS},
+        "passes": passes,
+        "ways": ways,
         "steps": {way: asdict(steps_of(pair, ALONE, way, amount.steps)) for way in WAYS},
+        "operations": operations_of(pair, EXACT_ROWS),
     }
+
+
+def _passes(
+    pair: Pair, model: Model, rows: Sequence[int], repeats: int
+) -> tuple[dict[PassesName, dict[int, float]], dict[PassesName, str]]:
+    """Return seconds of a model's passes by the way that was asked for, and how they then ran."""
+    passes, ways = {}, {}
+    for way in WAYS:
+        running = pair.running(way)
+        passes[way], ways[way] = pass_medians(running, {model: rows}, repeats)[model], _told(running)
+    return passes, ways
 
 
 def attention(bench: Bench) -> dict[str, Any]:
@@ -92,11 +116,9 @@ def attention(bench: Bench) -> dict[str, Any]:
 def drafting(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
     """Measure passes of a draft, and steps of its lanes."""
     pair, amount = bench.with_draft(kind), bench.amount
-    found: dict[str, Any] = {"passes": {}, "steps": {}}
-    for way in WAYS:
-        found["passes"][way] = pass_medians(pair.running(way), {"draft": DRAFT_ROWS}, amount.repeats)["draft"]
-        found["steps"][way] = {lane: asdict(steps_of(pair, lane, way, amount.steps)) for lane in (CHAIN, TREE)}
-    return found
+    passes, ways = _passes(pair, "draft", DRAFT_ROWS, amount.repeats)
+    steps = {way: {lane: asdict(steps_of(pair, lane, way, amount.steps)) for lane in (CHAIN, TREE)} for way in WAYS}
+    return {"passes": passes, "ways": ways, "steps": steps}
 
 
 def known(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
@@ -110,24 +132,33 @@ def known(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
 
 def identity(bench: Bench) -> dict[str, Any]:
     """Compare tokens of tree passes with those of the target alone."""
-    amount, found = bench.amount, {}
+    amount, found = bench.amount, dict[str, Any]()
     for lane, exact in ((CHAIN, False), (CHAIN, True), (TREE, False)):
-        places = compare_tokens(bench.pair, lane, GRAPHS, exact, amount.prompts, amount.tokens)
+        running = bench.pair.running(GRAPHS, exact)
+        places = compare_tokens(running, lane, GRAPHS, exact, amount.prompts, amount.tokens)
         name = f"{lane}, {'exact' if exact else 'not exact'}"
-        found[name] = {place: asdict(one) for place, one in places.items() if one.tokens}
+        found[name] = {"way": _told(running), "places": {at: asdict(one) for at, one in places.items() if one.tokens}}
     return found
 
 
 def bits(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
-    return asdict(check_bits(bench.with_draft(kind), GRAPHS))
+    running = bench.with_draft(kind).running(GRAPHS)
+    return {**asdict(check_bits(running, GRAPHS)), "way": _told(running)}
 
 
 def memory(bench: Bench) -> dict[str, Any]:
-    return asdict(check_memory(bench.pair, GRAPHS, bench.amount.passes))
+    running = bench.pair.running(GRAPHS)
+    return {**asdict(check_memory(running, GRAPHS, bench.amount.passes)), "way": _told(running)}
 
 
 def waits(bench: Bench) -> dict[str, Any]:
-    return asdict(check_waits(bench.pair, GRAPHS))
+    running = bench.pair.running(GRAPHS)
+    return {**asdict(check_waits(running, GRAPHS)), "way": _told(running)}
+
+
+def generation(bench: Bench) -> dict[str, Any]:
+    """Measure transformers' ``generate``, whose compiled passes are another lane of the target alone."""
+    return asdict(generate_steps(bench.pair, bench.answer, bench.amount.compiles))
 
 
 def page(bench: Bench) -> dict[str, Any]:
@@ -135,11 +166,14 @@ def page(bench: Bench) -> dict[str, Any]:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from benchmarks.gpu.page_race import page_race
 
-    return asdict(page_race(bench.pair, GRAPHS))
+    running = bench.pair.running(GRAPHS)
+    return {**asdict(page_race(running, GRAPHS)), "way": _told(running)}
 
 
 FORMATS: Final[tuple[DraftFormat, ...]] = ("eagle3", "msd", "vispec")  # whose passes are much like EAGLE's
 BITS: Final = "captured {} passes are the called ones, bit by bit"
+GENERATION: Final = "transformers' generate"
+NEEDS: Final = MappingProxyType({GENERATION: 180.0})  # seconds that a part needs: compiling takes minutes
 PARTS: Final[Mapping[str, Part]] = MappingProxyType({
     "target": target,
     "attention": attention,
@@ -154,5 +188,6 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType({
     "no step waits but for its downloads": waits,
     **{kind: partial(drafting, kind=kind) for kind in FORMATS},
     **{BITS.format(kind): partial(bits, kind=kind) for kind in FORMATS},
+    GENERATION: generation,
     "a race on the page ends": page,
 })  # fmt: skip

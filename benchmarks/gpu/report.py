@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.gpu.parts import GRAPHS, TREE
+from benchmarks.gpu.parts import GENERATION, GRAPHS, TREE
+from benchmarks.gpu.suggestion import SURENESS, Suggestion, acceptance_by_rank, suggest_tree
 from benchmarks.shared.command import markdown
+from specllava.runtime.padded_passes import bucket_of
 
 TAUS: Final = (2.0, 3.0, 4.0, 5.0)
 WANTED_TAU: Final = 3.6  # of an EAGLE draft, at which speed-up is judged
@@ -46,10 +48,32 @@ def drafted(report: Report) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
                 yield from ((name, way, lane, step) for lane, step in lanes.items())
 
 
-def ratio(report: Report, way: str, step: dict[str, Any]) -> float | None:
-    """Return the time of a step over that of target-only in the same way: the τ at which drafting is even."""
-    alone = found(report, "target").get("steps", {}).get(way)
-    return None if alone is None else float(step["seconds"] / alone["seconds"])
+def reference(report: Report) -> tuple[str, float] | None:
+    """Return the fastest lane of the target alone and the seconds of its step; ``None`` if none was measured."""
+    steps = found(report, "target").get("steps", {}).values()
+    lanes = [(f"target-only, {step['way']}", float(step["seconds"])) for step in steps]
+    if made := found(report, GENERATION):
+        lanes.append((f"{GENERATION}, {made['way']}", float(made["seconds"])))
+    return min(lanes, key=lambda lane: lane[1], default=None)
+
+
+def ratio(report: Report, step: dict[str, Any]) -> float | None:
+    """Return the time of a step over that of the reference: the τ at which drafting is even."""
+    alone = reference(report)
+    return None if alone is None else float(step["seconds"] / alone[1])
+
+
+def suggested(report: Report) -> Iterator[tuple[str, float, Suggestion]]:
+    """Yield draft, probability of its best guess, and the tree that is then suggested, for passes that are replayed.
+
+    A level costs what a step of the tree's lane takes beyond its verification, by its levels.
+    """
+    passes = found(report, "target").get("passes", {}).get(GRAPHS, {})
+    for name, way, lane, step in drafted(report):
+        rows = bucket_of(1 + round(step["nodes"]))
+        if (way, lane) == (GRAPHS, TREE) and rows in passes:
+            level = max(0.0, step["seconds"] - passes[rows]) / step["levels"]
+            yield from ((name, best, suggest_tree(passes, level, acceptance_by_rank(best))) for best in SURENESS)
 
 
 def goals(report: Report) -> list[Goal]:
@@ -58,17 +82,16 @@ def goals(report: Report) -> list[Goal]:
     reached = []
     if target:
         passes, floor = target["passes"][GRAPHS], target["bytes"] / max(target["bandwidth"].values())
-        step = target["steps"][GRAPHS]["seconds"]
         reached += [
-            Goal("target-only step ÷ (weights ÷ measured bandwidth)", step / floor, 1.25),
+            Goal("target-only step ÷ (weights ÷ measured bandwidth)", target["steps"][GRAPHS]["seconds"] / floor, 1.25),
             Goal("t(32) ÷ t(1)", passes[32] / passes[1], 1.15),
         ]
         eagle = {lane: step for name, _, lane, step in lanes if name == "eagle"}
         if eagle:
-            level, fastest = eagle[TREE]["level"], min(step["seconds"] for step in eagle.values())
+            level, even = eagle[TREE]["level"], min(ratio(report, step) or 0.0 for step in eagle.values())
             reached += [
                 Goal("a level of an EAGLE draft, its pass alone, ÷ t(1)", level / passes[1], 0.06),
-                Goal(f"speed-up of EAGLE at τ = {WANTED_TAU}", WANTED_TAU * step / fastest, 2.5, least=True),
+                Goal(f"speed-up of EAGLE at τ = {WANTED_TAU}", WANTED_TAU / even, 2.5, least=True),
             ]
     if lanes:
         worst = max(step["overhead"] for *_, step in lanes)
@@ -79,15 +102,25 @@ def goals(report: Report) -> list[Goal]:
 def written(report: Report) -> str:
     """Return the report as Markdown."""
     step_heads = (
-        "draft", "passes", "lane", "step, ms", "÷ target-only: even at τ", "overhead", "nodes", "levels", "captured",
+        "draft", "passes", "lane", "step, ms", "÷ reference: even at τ", "overhead", "nodes", "levels", "captured",
         *(f"τ = {tau:g}" for tau in TAUS),
     )  # fmt: skip
     tables = (
         (("goal", "here", "wanted", "reached"), _goal_rows(report)),
-        (("check", "passed", "what was seen"), _check_rows(report)),
+        (("check", "passes", "passed", "what was seen"), _check_rows(report)),
         (step_heads, _step_rows(report)),
-        (("draft", "lane", "τ by design", "τ", "step, ms", "speed-up", "target's own tokens"), _known_rows(report)),
-        (("trees against target-only", "columns", "equal logits", "equal tokens", "margin"), _identity_rows(report)),
+        (
+            ("draft", "passes", "lane", "τ by design", "τ", "step, ms", "speed-up", "target's own tokens"),
+            _known_rows(report),
+        ),
+        (
+            ("suggested for", "best guess accepted", "depth", "nodes", "expected τ", "speed-up"),
+            _suggested_rows(report),
+        ),
+        (
+            ("trees against target-only", "passes", "columns", "equal logits", "equal tokens", "margin"),
+            _identity_rows(report),
+        ),
         (("attention of a layer", "kernel", "a new length, ms", "the same again, ms"), _attention_rows(report)),
         (("passes of", "passes", "ms by tokens"), _pass_rows(report)),
         (("part", "seconds", "error"), _part_rows(report)),
@@ -107,8 +140,14 @@ def _title(report: Report) -> str:
     return (
         f"{emulated}`python -m benchmarks.gpu --size {report['size']}`: {setting['dtype']} on"
         f" {report['hardware']['gpu']}, {versions}, {report['date']}, {report['took']:.0f} s. Read bandwidth:"
-        f" {read or 'not measured'}."
+        f" {read or 'not measured'}. {_reference_told(report)}"
     )
+
+
+def _reference_told(report: Report) -> str:
+    alone, operations = reference(report), found(report, "target").get("operations")
+    told = "" if alone is None else f"Speed-ups are over the fastest lane of the target alone: {alone[0]}."
+    return told if operations is None else f"{told} A padded pass of the target takes {operations} operations."
 
 
 def _goal_rows(report: Report) -> Iterator[list[str]]:
@@ -123,18 +162,21 @@ def _check_rows(report: Report) -> Iterator[list[str]]:
     if steps:
         captured, called = (sum(step[name] for step in steps) for name in ("captured", "called"))
         told = f"{captured} passes replayed, {called} called though they come again"
-        yield ["passes are captured", "yes" if captured and not called else "no", told]
+        yield ["passes are captured", GRAPHS, "yes" if captured and not called else "no", told]
     for name in report["parts"]:
         if "passed" in (check := found(report, name)):
-            yield [name, "yes" if check["passed"] else "no", check["told"]]
+            yield [name, check.get("way", ""), "yes" if check["passed"] else "no", check["told"]]
 
 
 def _step_rows(report: Report) -> Iterator[list[str]]:
-    for way, step in found(report, "target").get("steps", {}).items():
-        yield ["none", way, "target-only", *_step_cells(step, 1.0), *([""] * len(TAUS))]
-    for name, way, lane, step in drafted(report):
-        even = ratio(report, way, step)
-        yield [name, way, lane, *_step_cells(step, even), *(_times(tau, even) for tau in TAUS)]
+    for step in found(report, "target").get("steps", {}).values():
+        yield ["none", step["way"], "target-only", *_step_cells(step, ratio(report, step)), *([""] * len(TAUS))]
+    if made := found(report, GENERATION):
+        times = f"{1e3 * made['seconds']:.2f}", f"{ratio(report, made) or 0.0:.2f}"
+        yield ["none", made["way"], GENERATION, *times, *([""] * (4 + len(TAUS)))]
+    for name, _, lane, step in drafted(report):
+        even = ratio(report, step)
+        yield [name, step["way"], lane, *_step_cells(step, even), *(_times(tau, even) for tau in TAUS)]
 
 
 def _step_cells(step: dict[str, Any], even: float | None) -> list[str]:
@@ -153,16 +195,22 @@ def _known_rows(report: Report) -> Iterator[list[str]]:
             for lane, runs in found(report, name).items():
                 for run in runs:
                     step = run["step"]
-                    speedup = _times(step["tau"], ratio(report, GRAPHS, step))
+                    speedup = _times(step["tau"], ratio(report, step))
                     told = [f"{run['wanted']:g}", f"{step['tau']:.2f}", f"{1e3 * step['seconds']:.2f}", speedup]
-                    yield [name.split(",")[0], lane, *told, f"{run['same']} of {run['tokens']}"]
+                    yield [name.split(",")[0], step["way"], lane, *told, f"{run['same']} of {run['tokens']}"]
+
+
+def _suggested_rows(report: Report) -> Iterator[list[str]]:
+    for name, best, tree in suggested(report):
+        speedup = _times(tree.tau, ratio(report, {"seconds": tree.seconds}))
+        yield [name, f"{100 * best:.0f} %", str(tree.depth), str(tree.nodes), f"{tree.tau:.2f}", speedup]
 
 
 def _identity_rows(report: Report) -> Iterator[list[str]]:
-    for name, places in found(report, "identity").items():
-        for place, one in places.items():
+    for name, compared in found(report, "identity").items():
+        for place, one in compared["places"].items():
             equal = (f"{one[key]} of {one['tokens']}" for key in ("equal_bits", "equal_tokens"))
-            yield [name, place, *equal, f"{one['margin']:.3f}"]
+            yield [name, compared["way"], place, *equal, f"{one['margin']:.3f}"]
 
 
 def _attention_rows(report: Report) -> Iterator[list[str]]:
@@ -176,8 +224,10 @@ def _attention_rows(report: Report) -> Iterator[list[str]]:
 
 def _pass_rows(report: Report) -> Iterator[list[str]]:
     for name in report["parts"]:
-        for way, taken in (found(report, name).get("passes") or {}).items():
-            yield [name, way, ", ".join(f"{count}: {1e3 * seconds:.3f}" for count, seconds in taken.items())]
+        part = found(report, name)
+        for way, taken in part.get("passes", {}).items():
+            times = ", ".join(f"{count}: {1e3 * seconds:.3f}" for count, seconds in taken.items())
+            yield [name, part["ways"][way], times]
 
 
 def _part_rows(report: Report) -> Iterator[list[str]]:

@@ -29,6 +29,7 @@ class Step:
     """A lane's steps: medians of seconds, means of the tree.
 
     Args:
+        way: how its passes ran, in words.
         count: steady steps, in which nothing was captured or ran for the first time.
         overhead: of a step over its passes alone; ``None`` where passes are not padded.
         level: seconds of one pass of the draft after the root's, by itself.
@@ -36,6 +37,7 @@ class Step:
         captured, called: different passes that are replayed, and that come again and are not.
     """
 
+    way: str
     count: int
     seconds: float
     overhead: float | None
@@ -81,7 +83,7 @@ def known_steps(pair: Pair, lane: str, way: PassesName, wanted: int, answer: Seq
     """Return the steps of a lane whose guesses are accepted by design."""
     drafter = OracleDrafter(build_drafter("model", pair.draft), answer, tau)
     step, answers = _timed(pair, lane, way, wanted, drafter, answer)
-    same = sum(_common(answer, one) for one in answers)
+    same = sum(common(answer, one) for one in answers)
     return Known(tau, step, same, sum(min(len(one), len(answer)) for one in answers))
 
 
@@ -110,7 +112,7 @@ def _steady(watch: Watch, request: Request, answer: Sequence[int], wanted: int) 
     taken = list[StepTrace]()
     with closing(stream(request)) as events:
         for event in events:
-            left = bool(answer) and _common(answer, request.emitted) < min(len(answer), len(request.emitted))
+            left = bool(answer) and common(answer, request.emitted) < min(len(answer), len(request.emitted))
             counts = watch.end_step(isinstance(event, StepTrace) and not left)
             if counts and isinstance(event, StepTrace):
                 taken.append(event)
@@ -124,7 +126,7 @@ def _request(pair: Pair, lane: str, drafter: Drafter | None, caches: KVCaches | 
     return pair.request(Lane(lane, LANES[lane], prompt, drafter=drafter), caches, record=False)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common(one: Sequence[int], other: Sequence[int]) -> int:
     """Count the tokens from the start that are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
@@ -133,6 +135,7 @@ def _summary(taken: Sequence[StepTrace], alone: Alone | None, watch: Watch) -> S
     seconds = [step.seconds.total for step in taken]
     over = None if alone is None else [one / two - 1 for one, two in zip(seconds, alone.steps, strict=True)]
     return Step(
+        way=watch.way,
         count=len(taken),
         seconds=statistics.median(seconds),
         overhead=None if over is None else statistics.median(over),

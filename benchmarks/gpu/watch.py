@@ -90,7 +90,8 @@ class Watch:
         self._steps: list[list[tuple[Watched, Hashable]]] = []
         self._runners: list[Watched] = []
         self._ended = 0
-        self._make = pair.running(way).engines.runner
+        lent = pair.running(way).engines
+        self._make, self._graphs = lent.runner, lent.graphs
         self.engines = EnginePool(None if self._make is None else self._watched)
 
     def _watched(self) -> Watched:
@@ -118,6 +119,16 @@ class Watch:
         """Passes that are called, however often they come."""
         runs = (own for runner in self._runners for own in runner.runs.values())
         return sum(own.times >= LATEST and not own.replayed for own in runs)
+
+    @property
+    def way(self) -> str:
+        """How passes ran, in words: by what was replayed, not by what was asked for."""
+        if not self._padded:
+            return "eager"
+        if self.captured:
+            return f"graphs, but {self.called} passes called" if self.called else "graphs"
+        failure = None if self._graphs is None else self._graphs.failure
+        return "padded" if failure is None else f"padded, a capture failed: {failure}"
 
     def passes_alone(self, caches: KVCaches) -> Alone | None:
         """Time the passes of noted steps by themselves, once their answer is over; ``None`` where none are padded."""

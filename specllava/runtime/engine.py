@@ -19,6 +19,7 @@ from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.families.family import find_family
 from specllava.models.families.interface import Features
 from specllava.runtime.cache import BranchCache, Content, StateRows
+from specllava.runtime.llama_layer import Rotation, run_layer, run_norm
 from specllava.runtime.passes import (
     AttentionMasks,
     LogitsReduction,
@@ -211,21 +212,15 @@ class Engine:
         """
         states = self.decoder.embed_tokens(ids)
         if self._rotations is None or self._rope_delta:
-            rotation = self.decoder.rotary_emb(states, position_ids=self._position_ids(at))
+            rotation = Rotation.of(*self.decoder.rotary_emb(states, position_ids=self._position_ids(at)))
         else:
-            rotation = tuple(self._rotations[:, :, at])
+            rotation = Rotation(*self._rotations[:, :, at])
         gathered = []
         for layer in self.decoder.layers:
             if self.state_layers:
                 gathered.append(states)
-            states = layer(
-                states,
-                attention_mask=mask,
-                position_embeddings=rotation,
-                past_key_values=self.cache,
-                use_cache=True,
-            )
-        final: Tensor = self.decoder.norm(states)
+            states = run_layer(layer, states, mask, rotation, self.cache)
+        final = run_norm(self.decoder.norm, states)
         return final, [*gathered, final]
 
 
@@ -246,11 +241,12 @@ def _before_cut_image(slots: Sequence[int], counts: Sequence[int], shared: int) 
 
 @torch.inference_mode()
 def _rotations(decoder: PreTrainedModel, capacity: int, dtype: torch.dtype) -> Tensor | None:
-    """Compute cosines and sines by position, ``[2, 1, capacity, head_dim]``; ``None`` where they depend on more."""
+    """Compute a :class:`Rotation` by position, ``[3, 1, capacity, head_dim]``; ``None`` where it depends on more."""
     if not isinstance(decoder, LlamaModel) or decoder.rotary_emb.rope_type in GROWING_ROPES:
         return None
     device = decoder.embed_tokens.weight.device
     if device.type == "meta":  # accelerate brings the weights when they are used
         return None
     positions = torch.arange(capacity, device=device)[None]
-    return torch.stack(decoder.rotary_emb(torch.empty(0, dtype=dtype, device=device), position_ids=positions))
+    like = torch.empty(0, dtype=dtype, device=device)
+    return torch.stack(Rotation.of(*decoder.rotary_emb(like, position_ids=positions)))

@@ -1,4 +1,4 @@
-"""The elastic visual compressor on a draft's side (SpecVLM, arXiv 2509.11815, section 3.2).
+"""The elastic visual compressor on a draft's side (SpecVLM, arXiv 2509.11815, section 3.4).
 
 An operator makes fewer entries of one picture's run of image slots. Slots lie in the order of the text, so pooling and
 convolution take neighbours of a row of patches: LLaVA-NeXT's slots form no rectangle. A run that would not become
