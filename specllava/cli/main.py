@@ -26,6 +26,7 @@ from specllava.cli.options import typed_options
 from specllava.cli.parsing import UsageError, join_arguments, parse
 from specllava.cli.presets import Presets
 from specllava.cli.site import Site
+from specllava.cli.smol import EvaluateSmol, TrainSmol
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
 from specllava.cli.trace_import import ImportLog
@@ -57,6 +58,10 @@ Command = (
         | Annotated[Record, tyro.conf.subcommand("record")]
         | Annotated[ExportData, tyro.conf.subcommand("export")],
         tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
+    ]
+    | Annotated[
+        Annotated[TrainSmol, tyro.conf.subcommand("train")] | Annotated[EvaluateSmol, tyro.conf.subcommand("evaluate")],
+        tyro.conf.subcommand("smol", description="The pair smol: a real language model that sees toy scenes."),
     ]
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
@@ -26,6 +28,8 @@ from specllava.toyworld.scene import Scene, scenes
 
 SIZE: Final = 256  # pixels of a drawn scene
 DIGITS: Final = {str(number): number for number in range(10)} | {word: number for number, word in enumerate(NUMBERS)}
+TOPICS: Final = 40  # of Python's documentation
+CHARACTERS: Final = 3000  # of a topic
 WINDOW: Final = 512  # tokens of a text that perplexity is measured on at a time
 
 
@@ -103,6 +107,16 @@ def perplexity(model: PreTrainedModel, tokenizer: Any, texts: Iterable[str]) -> 
     return math.exp(total / tokens)
 
 
-def plain_texts(documents: Sequence[str], modules: Sequence[Any]) -> list[str]:
-    """Return English texts: documents, and the documentation of Python modules."""
-    return [*documents, *(module.__doc__ or "" for module in modules)]
+def compare_fluency(pair: Pair, plain: Path) -> dict[str, float]:
+    """Return the perplexity of the target and of the language model as it was, on Python's own documentation.
+
+    Args:
+        plain: directory of the language model.
+
+    Raises:
+        OSError, ValueError: no model there.
+    """
+    texts = [topics[name][:CHARACTERS] for name in sorted(topics)[:TOPICS]]
+    before = AutoModelForCausalLM.from_pretrained(plain, dtype=pair.target.dtype).eval()
+    tokenizer = pair.processor.tokenizer
+    return {"target": perplexity(pair.target, tokenizer, texts), "plain": perplexity(before, tokenizer, texts)}
