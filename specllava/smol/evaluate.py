@@ -60,20 +60,20 @@ def evaluate_truth(pair: Pair, count: int, config: DecodingConfig, blind: bool =
     Args:
         blind: the model is shown grey; what it then gets right is chance.
     """
-    said = right = counted = 0
+    named = right = counted = 0
     loose = Counter[str]()
     for number, scene in enumerate(tqdm(scenes("held-out", EVALUATION_START, count), total=count, desc="scenes")):
         picture = Image.new("RGB", (SIZE, SIZE), (128, 128, 128)) if blind else draw_scene(scene, SIZE)
         questions = FREE[list(FREE)[number % len(FREE)]][0]
         asked = random.Random(number).choice(questions).format(kind=scene.things[0].kind)
         text = pair.generate(picture, asked, config).text
-        named = [mention for mention in mentions(text) if mention.colour and not mention.negated]
-        said += len(named)
-        right += sum(mention.fits(scene) for mention in named)
+        objects = [mention for mention in mentions(text) if mention.colour and not mention.negated]
+        named += len(objects)
+        right += sum(mention.fits(scene) for mention in objects)
         loose.update(loose_words(text))
         question, wanted = count_question(scene, number)
         counted += read_number(pair.generate(picture, question, config).text) == wanted
-    return Truth(count, said, right, count, counted, loose)
+    return Truth(count, named, right, count, counted, loose)
 
 
 def count_question(scene: Scene, number: int) -> tuple[str, int]:

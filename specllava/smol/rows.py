@@ -114,24 +114,24 @@ class SmolBatches:
         return int((images.crop_size["height"] // self.processor.patch_size) ** 2)
 
     def _talk(self, turns: Turns) -> tuple[list[int], list[int]]:
-        """Encode turns that begin behind the picture of the first question."""
+        """Encode turns that begin after the picture of the first question."""
         ids: list[int] = []
         labels: list[int] = []
         for number, turn in enumerate(turns):
             begin = "" if number == 0 else "\n<|im_start|>user\n"
-            asked = self._tokens(f"{begin}{turn.question}<|im_end|>\n<|im_start|>assistant\n")
-            said = self._tokens(f"{turn.answer}<|im_end|>")
-            ids += asked + said
-            labels += [IGNORE] * len(asked) + said
+            question = self._tokens(f"{begin}{turn.question}<|im_end|>\n<|im_start|>assistant\n")
+            answer_ids = self._tokens(f"{turn.answer}<|im_end|>")
+            ids += question + answer_ids
+            labels += [IGNORE] * len(question) + answer_ids
         return ids, labels
 
-    def _encode(self, question: str, answer: str) -> tuple[list[int], list[int]]:
+    def _encode(self, text: str, answer: str) -> tuple[list[int], list[int]]:
         """Encode a chat of one turn without a picture."""
-        asked = self._tokens(
-            self.processor.apply_chat_template([_user(question)], tokenize=False, add_generation_prompt=True)
+        question = self._tokens(
+            self.processor.apply_chat_template([_user(text)], tokenize=False, add_generation_prompt=True)
         )
-        said = self._tokens(f"{answer}<|im_end|>")
-        return asked + said, [IGNORE] * len(asked) + said
+        answer_ids = self._tokens(f"{answer}<|im_end|>")
+        return question + answer_ids, [IGNORE] * len(question) + answer_ids
 
     def _tokens(self, text: str) -> list[int]:
         ids: list[int] = self.processor.tokenizer.encode(text, add_special_tokens=False)

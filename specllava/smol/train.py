@@ -103,16 +103,16 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
     states = decoder(inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False)[0]
     facts = torch.where(batch["own"] == IGNORE, batch["labels"], IGNORE)
     predicting, tokens = answer_positions(states, facts)
-    told = chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
+    facts_loss = chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
     if "texts" not in batch:
-        return {"loss": told, "facts": told}
+        return {"loss": facts_loss, "facts": facts_loss}
     with torch.no_grad(), sight.without_adapters():
         read = decoder(input_ids=batch["texts"], use_cache=False)[0]
         theirs, known = answer_positions(read, batch["text_labels"])
     ours, tokens = answer_positions(states, batch["own"])
     assert torch.equal(known, tokens)
     own, kl = chunked_loss(ours, model.lm_head, theirs, model.lm_head, tokens, objective)
-    return {"loss": told + own, "facts": told, "own": own, "kl": kl}
+    return {"loss": facts_loss + own, "facts": facts_loss, "own": own, "kl": kl}
 
 
 def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
