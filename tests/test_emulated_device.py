@@ -25,7 +25,8 @@ from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.padded_engines import PaddedFeatureEngine
-from specllava.runtime.padded_passes import PaddedPasses, Shape
+from specllava.runtime.padded_passes import PaddedPasses
+from specllava.runtime.pass_shapes import Shape
 from specllava.runtime.passes import PassInput
 from specllava.runtime.slab import Download, SlabLayer, Upload
 from specllava.runtime.timing import engine_of
