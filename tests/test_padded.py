@@ -254,11 +254,11 @@ def test_a_step_waits_once_for_the_tree_and_once_for_the_verdict(
     )
     waits: list[str] = []
     levels = [0]
-    fetch, forward = Download.fetch, (PaddedEngine.forward, PaddedFeatureEngine.forward, PaddedFeatureEngine.read)
+    read, forward = Download.read, (PaddedEngine.forward, PaddedFeatureEngine.forward, PaddedFeatureEngine.read)
 
-    def fetching(download: Download, rows: slice) -> list[list[float]]:
-        waits.append("fetch")
-        return fetch(download, rows)
+    def reading(download: Download, rows: slice) -> list[list[float]]:
+        waits.append("read")
+        return read(download, rows)
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         def run(engine: Any, *args: Any, **kwargs: Any) -> Any:
@@ -276,7 +276,7 @@ def test_a_step_waits_once_for_the_tree_and_once_for_the_verdict(
         sent[0] += 1
         send(upload, nbytes)
 
-    monkeypatch.setattr(Download, "fetch", fetching)
+    monkeypatch.setattr(Download, "read", reading)
     monkeypatch.setattr(Upload, "send", sending)
     for method, owner in zip(forward, (PaddedEngine, PaddedFeatureEngine, PaddedFeatureEngine), strict=True):
         monkeypatch.setattr(owner, method.__name__, counting(method))

@@ -46,7 +46,7 @@ class FeatureSession(GrowingSession):
         super().__init__(self._engine, context.config, context.random, rule, context.settings)
         entries, contents = prompt_entries(draft, context.target, context.prompt, states)
         self._engine.prefill(entries, contents)
-        self._prepare(self._engine)
+        self._prepare(self._engine, context.verification)
         self._position_offset = self._engine.position_offset
         self._read = 0  # columns once the root is read
         self._states = states[-1:]  # of the token before each of them, and before the root

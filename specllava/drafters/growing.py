@@ -19,6 +19,7 @@ from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReducti
 from specllava.runtime.kv_caches import AnyEngine
 from specllava.runtime.padded_passes import WIDEST
 from specllava.runtime.passes import PassInput, PassOutput
+from specllava.runtime.queued_verification import QueuedVerification
 from specllava.runtime.tree_passes import TreePasses
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
@@ -103,7 +104,7 @@ class GrowingSession(DraftSession):
             return None
         start = self._cache.length
         try:
-            replay.begin(partial(self._read_tree, root), limits.depth)
+            replay.begin(root, partial(self._read_tree, root), limits.depth)
             grown = grow(root, replay.expand, self._rule, limits)
         except MissingError:
             self._keep_columns(start, [])
@@ -113,11 +114,11 @@ class GrowingSession(DraftSession):
         self._columns, self.pass_tokens = replay.columns, replay.pass_tokens
         return grown
 
-    def _prepare(self, engine: AnyEngine) -> None:
+    def _prepare(self, engine: AnyEngine, verification: QueuedVerification | None) -> None:
         """Prepare passes over a root with what is unread before it, and over levels, up to the answer's end."""
         config, reduction = self._config, self._next_reduction()
         columns = config.draft_columns(config.max_new_tokens)
-        self._replay = build_replay(engine, self._rule, config, reduction)
+        self._replay = build_replay(engine, self._rule, config, reduction, verification)
         if self._replay is not None:
             self._replay.prepare(config.depth + 1, columns)
         else:

@@ -14,6 +14,7 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.padded_engines import PaddedEngine
 from specllava.runtime.passes import PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.queued_verification import QueuedVerification
 from specllava.runtime.tree_passes import TreePasses
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
@@ -32,7 +33,7 @@ class ModelDrafter(Drafter):
         longer = 0 if own is None else max(0, own.length - context.prompt.length)
         engine = context.caches.engine(context.draft, context.config.draft_columns(context.length) + longer)
         answer = context.config, context.random, context.rule, context.settings
-        return ModelSession(engine, context.prompt, *answer)
+        return ModelSession(engine, context.prompt, *answer, context.verification)
 
 
 class ModelSession(GrowingSession):
@@ -50,12 +51,13 @@ class ModelSession(GrowingSession):
         random: RandomSource,
         rule: GrowthRule,
         settings: AnswerSettings,
+        verification: QueuedVerification | None = None,
     ) -> None:
         super().__init__(engine, config, random, rule, settings)
         self._engine = engine
         read = prompt.draft_prompt or prompt
         self._engine.prefill(read.input_ids, read.features, read.image_keys)
-        self._prepare(engine)
+        self._prepare(engine, verification)
 
     def _read_root(self, root: int) -> PassOutput:
         return self._engine.forward(PassInput([*self._unread, root], last=1), self._reduction)

@@ -11,9 +11,10 @@ from specllava.drafters.top_tokens import TopTokensReduction
 from specllava.runtime.kv_caches import AnyEngine
 from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine
 from specllava.runtime.padded_passes import WIDEST
+from specllava.runtime.queued_verification import QueuedVerification
 from specllava.runtime.tree_passes import TreePasses
 
-MORE = 2  # levels that are expanded at once where a tree is deeper than expected
+MORE = 2  # levels that are worth no wait: more are expanded at once, where a tree may be deeper than expected
 
 
 class MissingError(Exception):
@@ -33,9 +34,11 @@ class TreeReplay:
         forecast: Forecast,
         levels: int,
         reduction: TopTokensReduction,
+        verification: QueuedVerification | None,
     ) -> None:
         self._cache, self._reduction, self._forecast = engine.cache, reduction, forecast
         self._passes = engine.tree_passes(forecast, reduction)
+        self._verification, self._most = verification, levels
         self._expected, self._asked = levels, 1  # that the next tree expands, that the last one did
         self._begin(0)
 
@@ -47,8 +50,8 @@ class TreeReplay:
         self._places: dict[int, int] = {}  # of nodes among the rows
         self._children: dict[tuple[int, int], int] = {}  # place by parent's place and token
 
-    def begin(self, read: Callable[[TreePasses, int], None], depth: int) -> None:
-        """Begin a tree.
+    def begin(self, root: int, read: Callable[[TreePasses, int], None], depth: int) -> None:
+        """Begin a tree. Its verification is queued too, if nothing may be below what is expanded at once.
 
         Args:
             read: reads and expands the root of a tree of so many levels at most.
@@ -59,12 +62,19 @@ class TreeReplay:
         self._passes.set_forecast(self._forecast)
         read(self._passes, depth)
         self.pass_tokens = (self._cache.length - start,)
-        self._passes.grow(min(depth, self._expected) - 1)
+        most = min(depth, self._most)
+        levels = most if most - self._expected <= MORE else self._expected
+        self._passes.grow(levels - 1)
+        if self._verification is not None and levels == most:
+            self._verification.queue(root, self._passes)
         self._fetch()
 
     def prepare(self, rows: int, columns: int) -> None:
         """Get ready for trees below the last of up to ``rows`` tokens, in the next ``columns``."""
+        self._passes.set_forecast(self._forecast)
         self._passes.prepare(rows, columns)
+        if self._verification is not None:
+            self._verification.prepare(self._passes)
 
     def end(self) -> None:
         """Expect as many levels of the next tree as the larger of the last two expanded."""
@@ -100,7 +110,10 @@ class TreeReplay:
         """Read the levels that were expanded, and label the columns that they wrote."""
         width, count, cache = self._passes.rows, self._reduction.count, self._cache
         begin, written = len(self._rows), list[int]()
-        self._rows += self._passes.fetch()
+        rows, selected = self._passes.fetch()
+        self._rows += rows
+        if self._verification is not None and selected is not None:
+            self._verification.tell(selected)
         for place in range(max(begin, width), len(self._rows)):
             column, pick, *_ = map(int, self._rows[place][:2])
             if column < cache.capacity:
@@ -113,7 +126,11 @@ class TreeReplay:
 
 
 def build_replay(
-    engine: AnyEngine, rule: GrowthRule, config: DecodingConfig, reduction: TopTokensReduction | None
+    engine: AnyEngine,
+    rule: GrowthRule,
+    config: DecodingConfig,
+    reduction: TopTokensReduction | None,
+    verification: QueuedVerification | None,
 ) -> TreeReplay | None:
     """Return a replay for a draft's engine and a rule; ``None`` where trees are grown pass by pass.
 
@@ -125,5 +142,5 @@ def build_replay(
         return None
     if forecast.width > WIDEST:
         return None
-    levels = min(config.depth, len(forecast.expanded) + 1) if isinstance(forecast, Plan) else config.depth
-    return TreeReplay(engine, forecast, levels, reduction)
+    levels = min(config.depth, len(forecast.levels)) if isinstance(forecast, Plan) else config.depth
+    return TreeReplay(engine, forecast, levels, reduction, verification)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
@@ -16,7 +17,7 @@ from specllava.runtime.cache import Content, StateRows
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses, PassRunner, bucket_of
-from specllava.runtime.pass_shapes import Shape
+from specllava.runtime.pass_shapes import Shape, Shapes
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.slab import SlabCache
 from specllava.runtime.tree_passes import Decoder, Guesses, TreePasses
@@ -46,6 +47,29 @@ class PaddedEngine(Engine):
         shape = self.passes.stage(batch)
         logits, numbers = self.passes.run(self._kind, shape, batch, partial(self._compute, shape), reduction)
         self._record(batch.tokens, ())
+        self._held.advance(start, count)
+        return PassOutput(logits, self.kept_states(start), numbers)
+
+    def queue_tree(
+        self, root: int, nodes: int, select: Callable[[Shapes, Shape], None], reduction: LogitsReduction
+    ) -> None:
+        """Score a tree of up to ``nodes`` guesses that nobody has read yet, without waiting; :meth:`take_tree` follows.
+
+        Args:
+            select: writes the guesses to the rows after the root's.
+        """
+        count, start = nodes + 1, self.cache.length
+        visible = np.zeros((count, start + count), dtype=np.bool_)
+        visible[:, :start] = True
+        shape = self.passes.stage(PassInput([root] * count, visible, [start] * count))
+        select(self.passes.shapes, shape)
+        self.passes.run_reduced(self._kind, shape, partial(self._compute, shape), reduction)
+
+    def take_tree(self, tokens: Sequence[int], reduction: LogitsReduction) -> PassOutput:
+        """Return what :meth:`forward` would of the tree that was queued, whose tokens are known by now."""
+        start, count = self.cache.length, len(tokens)
+        logits, numbers = self.passes.take(count, slice(0, count), reduction)
+        self._record(tokens, ())
         self._held.advance(start, count)
         return PassOutput(logits, self.kept_states(start), numbers)
 

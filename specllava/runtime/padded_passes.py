@@ -75,7 +75,7 @@ class PaddedPasses:
         self.cache, self._runner = cache, runner
         self._ran: set[Hashable] = set()  # keys of passes
         self.widest = 0  # rows of a pass that ran
-        self._shapes = Shapes(WIDEST, cache.capacity, device)
+        self.shapes = Shapes(WIDEST, cache.capacity, device)
         self._logits = torch.zeros((WIDEST, vocabulary), dtype=dtype, device=device)
         self._downloads: dict[LogitsReduction, Download] = {}
         self._zero = torch.zeros((), dtype=added, device=device)
@@ -95,8 +95,8 @@ class PaddedPasses:
         self.cache.check_room(count)
         end = start + count
         window = window_of(min(end + beyond, self.cache.capacity))
-        shape = self._shapes.of(bucket_of(max(count, self.least_rows)), window)
-        self._shapes.wait()
+        shape = self.shapes.of(bucket_of(max(count, self.least_rows)), window)
+        self.shapes.wait()
         shape.numbers[:, :count] = (
             batch.tokens,
             range(start, end),
@@ -104,12 +104,12 @@ class PaddedPasses:
         )
         shape.visible[:count] = False
         shape.visible[:count, :end] = np.tri(count, end, start) if batch.visible is None else batch.visible
-        self._shapes.pad_and_send(shape, count)
+        self.shapes.pad_and_send(shape, count)
         return shape
 
     def stage_nothing(self) -> None:
         """Stage token 0 at column 0 for every shape, so that any pass may be run once more by itself, to time it."""
-        self._shapes.zero()
+        self.shapes.zero()
 
     def mask(self, shape: Shape) -> Tensor:
         """Compute the mask that is added to attention scores, ``[1, 1, rows, window]``."""
@@ -130,8 +130,14 @@ class PaddedPasses:
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
         rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))
-        self._run_reduced(kind, shape, compute, reduction)
-        self.cache.advance(len(batch.tokens))
+        self.run_reduced(kind, shape, compute, reduction)
+        return self.take(len(batch.tokens), rows, reduction)
+
+    def take(
+        self, count: int, rows: slice, reduction: LogitsReduction | None
+    ) -> tuple[Tensor, list[list[float]] | None]:
+        """Count the columns of the last pass, ``count``, and return what it made of ``rows``; see :meth:`run`."""
+        self.cache.advance(count)
         return self._logits[rows], None if reduction is None else self._download(reduction).fetch(rows)
 
     def prepare(
@@ -150,8 +156,8 @@ class PaddedPasses:
         """
 
         def run(bucket: int, window: int) -> None:
-            shape = self.stage_padding(bucket, window)
-            self._run_reduced(kind, shape, partial(compute, shape), reduction)
+            shape = self.shapes.stage_padding(bucket, window)
+            self.run_reduced(kind, shape, partial(compute, shape), reduction)
 
         self.prepare_each((kind, reduction), self.buckets_of(rows), columns, run)
 
@@ -159,10 +165,6 @@ class PaddedPasses:
         """Return the buckets of passes over up to ``rows`` tokens."""
         least, widest = bucket_of(self.least_rows), bucket_of(min(max(rows, self.least_rows), WIDEST))
         return ROWS[ROWS.index(least) : ROWS.index(widest) + 1]
-
-    def stage_padding(self, rows: int, window: int) -> Shape:
-        """Upload the input of a pass over padding alone."""
-        return self._shapes.stage_padding(rows, window)
 
     def prepare_each(
         self, kind: Hashable, rows: Sequence[int], columns: int, run: Callable[[int, int], None]
@@ -172,14 +174,18 @@ class PaddedPasses:
         Args:
             run: takes rows and window.
         """
-        if isinstance(self._runner, EagerRunner):
-            return
-        first = window_of(self.cache.length + 1)
-        last = window_of(min(self.cache.length + columns, self.cache.capacity))
-        for window in range(first, last + 1, COLUMNS):
+        for window in self.windows(columns):
             for each in rows:
                 if (kind, each, window) not in self._ran:
                     run(each, window)
+
+    def windows(self, columns: int) -> range:
+        """Return the windows that passes over the next columns read; none where nothing is captured."""
+        if isinstance(self._runner, EagerRunner):
+            return range(0)
+        first = window_of(self.cache.length + 1)
+        last = window_of(min(self.cache.length + columns, self.cache.capacity))
+        return range(first, last + 1, COLUMNS)
 
     def run_staged(
         self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], then: Callable[[Tensor], None]
@@ -201,7 +207,11 @@ class PaddedPasses:
         self._ran.add(key)
         self.widest = max(self.widest, shape.rows)
 
-    def _run_reduced(
+    def run_alone(self, key: Hashable, compute: Callable[[], None]) -> None:
+        """Run what is no pass, for its effect on the device."""
+        self._runner.run(key, compute)
+
+    def run_reduced(
         self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], reduction: LogitsReduction | None
     ) -> None:
         """Run a staged pass, and its reduction with it."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specllava.core.growth.forecast import Forecast, ForecastKind, Plan
 from specllava.core.limits import highest
-from specllava.runtime.padded_passes import PaddedPasses
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses
 from specllava.runtime.pass_shapes import Shape, Shapes
 from specllava.runtime.passes import LogitsReduction, PassInput
 from specllava.runtime.slab import Download
@@ -71,7 +71,11 @@ class TreePasses:
         self._passes, self._capacity = passes, passes.cache.capacity
         device, count = passes.cache.slab.device, guesses.count
         places = (LEVELS + 1) * rows  # a last level of no use, which a pass that runs once too often writes
-        self._download = Download(places, 2 + guesses.width, device)
+        self._download = Download(WIDEST + places, 2 + guesses.width, device)  # of what was selected, of each row
+        self._table = self._download.device[WIDEST:]
+        self._children = torch.full((places + WIDEST, count), -torch.inf, dtype=torch.float64, device=device)  # scores
+        self._eye = torch.eye(WIDEST, device=device)
+        self._number = torch.arange(WIDEST, device=device)
         self._place = torch.arange(rows, device=device)  # in a level
         self._last = self._place + LEVELS * rows
         self._scratch = self._place + self._capacity  # columns
@@ -82,6 +86,9 @@ class TreePasses:
         self._no_pick = torch.full((rows,), -1, device=device)
         self._forecast: Forecast | None = None
         self._plan = torch.full((places,), -1, device=device)  # picks of each level, where they are settled
+        self._counts = torch.zeros(places, dtype=torch.long, device=device)  # children of each row, likewise
+        self._nodes = torch.zeros(1, dtype=torch.long, device=device)  # that are selected
+        self._floor = torch.zeros(1, dtype=torch.float64, device=device)  # their score at least
         self._width = torch.zeros(1, dtype=torch.long, device=device)  # nodes of a level
         self._sure = torch.zeros(1, dtype=torch.float64, device=device)  # entropy up to which a node has one child
         self._scores = self._of_root.clone()  # of the rows of the next pass: log-probabilities of their branches
@@ -91,20 +98,30 @@ class TreePasses:
         self._shapes = Shapes(rows, self._capacity, device)  # not the root's, whose pass may be run once more
         self._level: Shape | None = None
         self._queued = self._fetched = 0
+        self._selects = False
+        self._asked: slice | None = None  # rows of a download that is queued
+        self._prepared: set[Hashable] = set()
 
     def set_forecast(self, forecast: Forecast) -> None:
-        """Set what is expanded from the next tree on; it may wait for the device."""
+        """Set what is expanded and selected from the next tree on; it may wait for the device."""
         if forecast == self._forecast:
             return
-        self._forecast, count = forecast, self._guesses.count
+        self._forecast = forecast
         self._width.fill_(forecast.width)
+        self._nodes.fill_(forecast.nodes)
         if isinstance(forecast, Plan):
-            picks = torch.full((len(self._plan),), -1)
-            for level, expanded in enumerate(forecast.expanded[:LEVELS]):
-                for row, (place, rank) in enumerate(expanded):
-                    picks[level * self.rows + row] = place * count + rank
+            picks, counts = torch.full((len(self._plan),), -1), torch.zeros(len(self._plan), dtype=torch.long)
+            for level, nodes in enumerate(forecast.levels[:LEVELS]):
+                for row, node in enumerate(nodes, start=level * self.rows):
+                    counts[row] = node.children
+                    if level:
+                        picks[row - self.rows] = node.parent * self._guesses.count + node.rank
             self._plan.copy_(picks)
-        elif forecast.entropy_threshold is not None:
+            self._counts.copy_(counts)
+            self._floor.fill_(-torch.inf)
+            return
+        self._floor.fill_(forecast.min_log_prob)
+        if forecast.entropy_threshold is not None:
             self._sure.fill_(forecast.entropy_threshold)
 
     def begin(self, batch: PassInput, levels: int, position_offset: int = 0) -> None:
@@ -117,7 +134,7 @@ class TreePasses:
         root = self._passes.stage(batch, position_offset, (levels - 1) * self._forecast.width)
         self._read_root(root)
         self._passes.cache.advance(len(batch.tokens))
-        self._queued, self._fetched = 1, 0
+        self._queued, self._fetched, self._selects, self._asked = 1, 0, False, None
 
     def grow(self, levels: int) -> None:
         """Expand ``levels`` more levels, without waiting."""
@@ -126,27 +143,60 @@ class TreePasses:
             self._expand(self._level)
         self._queued += levels
 
-    def fetch(self) -> list[list[float]]:
-        """Wait for the device and return numbers of each row of the levels that were queued since the last time.
+    def select(self, shapes: Shapes, shape: Shape) -> None:
+        """Write the tokens, positions and ancestors of the best nodes to a shape of the target, and queue the download.
 
-        They are a row's column, the pick that made it, and its reduced logits. A dead row has a column after the
-        cache's capacity.
+        Args:
+            shape: of ``shapes``, staged as :meth:`PaddedEngine.queue_tree` does.
         """
-        rows = slice(self._fetched * self.rows, self._queued * self.rows)
+        self._run_select(shapes, shape)
+        self._selects = True
+        self.queue_download()
+
+    def queue_download(self) -> None:
+        """Copy the numbers of levels that were queued since the last time, without waiting."""
+        begin = 0 if self._selects and not self._fetched else WIDEST + self._fetched * self.rows
+        self._asked = slice(begin, WIDEST + self._queued * self.rows)
         self._fetched = self._queued
-        return self._download.fetch(rows)
+        self._download.queue(self._asked)
+
+    def fetch(self) -> tuple[list[list[float]], list[tuple[int, int]] | None]:
+        """Wait for these numbers of each row: its column, the pick that made it, and its reduced logits.
+
+        A dead row has a column after the cache's capacity. If nodes were selected, return their tokens and parents too.
+        """
+        if self._asked is None:
+            self.queue_download()
+        assert self._asked is not None
+        numbers, begin, self._asked = self._download.read(self._asked), self._asked.start, None
+        if begin:
+            return numbers, None
+        selected = [(int(token), int(parent)) for token, parent, *_ in numbers[:WIDEST] if token >= 0]
+        return numbers[WIDEST:], selected
 
     def prepare(self, rows: int, columns: int) -> None:
         """Run what a runner may capture for trees below the last of up to ``rows`` tokens, in the next ``columns``."""
 
         def read_root(bucket: int, window: int) -> None:
-            self._read_root(self._passes.stage_padding(bucket, window))
+            self._read_root(self._passes.shapes.stage_padding(bucket, window))
 
         def expand(width: int, window: int) -> None:
             self._expand(self._shapes.stage_padding(width, window))
 
         self._passes.prepare_each(self._key("root"), self._passes.buckets_of(rows), columns, read_root)
         self._passes.prepare_each(self._key("level"), [self.rows], columns, expand)
+
+    def prepare_select(self, target: PaddedPasses, rows: int, columns: int) -> None:
+        """Run what a runner may capture to select trees for passes of the target over up to ``rows`` tokens."""
+        for window in target.windows(columns):
+            for bucket in target.buckets_of(rows):
+                if (target.shapes, bucket, window) not in self._prepared:
+                    self._run_select(target.shapes, target.shapes.stage_padding(bucket, window))
+
+    def _run_select(self, shapes: Shapes, shape: Shape) -> None:
+        key = shapes, shape.rows, shape.write_slots.window
+        self._passes.run_alone((self, "select", *key), partial(self._select, shape))
+        self._prepared.add(key)
 
     def _key(self, part: str) -> Hashable:
         return self, part, self._decoder.kind()
@@ -170,6 +220,7 @@ class TreePasses:
         self._at.copy_(self._place)
         self._column.copy_(column + 1)
         self._scores.copy_(self._of_root)
+        self._children.fill_(-torch.inf)
         self._note(numbers, column.expand(self.rows), self._no_pick)
         self._choose(level, numbers, visible, position + 1, last.expand(self.rows))
 
@@ -182,7 +233,7 @@ class TreePasses:
     def _note(self, numbers: Tensor, columns: Tensor, picks: Tensor) -> None:
         """Write what the host will read of a level; integers below 2^24 are float32 numbers."""
         noted = torch.cat([columns[:, None].float(), picks[:, None].float(), numbers], dim=1)
-        self._download.device.index_copy_(0, self._at, noted)
+        self._table.index_copy_(0, self._at, noted)
 
     def _choose(
         self, level: Shape, numbers: Tensor, visible: Tensor, position: Tensor, rows: Tensor
@@ -222,14 +273,46 @@ class TreePasses:
         """
         entropies, log_probs, _ = self._guesses.split(numbers)
         scores = self._scores[:, None] + log_probs
+        if self._kind != "beam":
+            if self._kind == "plan":
+                choices = self._counts.index_select(0, self._at)
+            else:
+                nats = entropies.double()
+                choices = torch.where(nats <= self._sure, 1.0, nats.exp().ceil())
+            scores = torch.where(self._ranks < choices[:, None], scores, self._never)
+        self._children.index_copy_(0, self._at, scores)
         if self._kind == "plan":
             picks = self._plan.index_select(0, self._at)
             best = scores.flatten().index_select(0, picks.clamp(min=0))
             return torch.where(picks >= 0, best, self._never), picks.clamp(min=0)
-        if self._kind == "branching":
-            nats = entropies.double()
-            choices = torch.where(nats <= self._sure, 1.0, nats.exp().ceil())
-            scores = torch.where(self._ranks < choices[:, None], scores, self._never)
         ordered, order = scores.flatten().sort(descending=True, stable=True)
         best, picks = ordered[: self.rows], order[: self.rows]
         return torch.where(self._place < self._width, best, self._never), picks
+
+    def _select(self, shape: Shape) -> None:
+        """Write the best nodes of all levels to the rows of a shape after its first, which is the root."""
+        count, rows = self._guesses.count, shape.rows - 1
+        scores = self._children.flatten()
+        best, order = torch.where(scores >= self._floor, scores, self._never).sort(descending=True, stable=True)
+        kept = (best[:rows] > -torch.inf) & (self._number[:rows] < self._nodes)
+        chosen = torch.where(kept, order[:rows], len(scores)).sort().values  # elders first, then none
+        alive = chosen < len(scores)
+        node = torch.where(alive, chosen, 0)
+        place = node.div(count, rounding_mode="floor")
+        told, level = self._table.index_select(0, place), place.div(self.rows, rounding_mode="floor")
+        tokens = told[:, -count:].gather(1, (node % count)[:, None])[:, 0]
+        above = (level - 1) * self.rows * count + told[:, 1].long()
+        parents = torch.where(alive & (level > 0), torch.searchsorted(chosen, above) + 1, 0)
+        selected = torch.stack([torch.where(alive, tokens, -1.0), parents.float()], dim=1)
+        self._download.device[:WIDEST, :2].fill_(-1.0)
+        self._download.device[:rows, :2].copy_(selected)
+        shape.ids[0, 1:].copy_(torch.where(alive, tokens, 0.0))
+        shape.positions[1:].copy_(shape.positions[:1] + torch.where(alive, level + 1, 0))
+        ancestors = self._eye[: shape.rows, : shape.rows].clone()
+        ancestors[1:].scatter_(1, parents[:, None], alive.float()[:, None])
+        for _ in range((LEVELS - 1).bit_length()):
+            ancestors = ancestors @ ancestors  # of twice as many levels
+        slots = shape.write_slots.slots
+        real = slots < shape.write_slots.window
+        columns = torch.where(real, slots, 0).expand(shape.rows, -1)
+        shape.bits.scatter_(1, columns, (ancestors > 0) | ~real)  # all see column 0

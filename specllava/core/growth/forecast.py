@@ -6,7 +6,7 @@ A forecast decides nothing: ``grow`` runs over the numbers afterwards, and what 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from specllava.core.growth.shapes import Shape
 
@@ -34,31 +34,45 @@ class Beam:
         return "beam" if self.entropy_threshold is None else "branching"
 
 
+class PlannedNode(NamedTuple):
+    """A node that is expanded.
+
+    Args:
+        parent: its parent's place among those of the level before.
+        rank: among its siblings.
+    """
+
+    parent: int
+    rank: int
+    children: int
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Forecast of a rule that grows one shape.
 
     Args:
-        expanded: nodes of each level below the root that are expanded, each by its parent's place among those of the
-            level before and its rank among its siblings.
+        nodes: of the shape, all of which are selected.
+        levels: nodes of each level that are expanded, the root's first.
     """
 
-    expanded: tuple[tuple[tuple[int, int], ...], ...]
+    nodes: int
+    levels: tuple[tuple[PlannedNode, ...], ...]
 
     @classmethod
     def of(cls, shape: Shape) -> Plan:
         """Plan a tree of this shape below the root."""
-        levels, here = list[tuple[tuple[int, int], ...]](), [shape]
+        levels, here, nodes = list[tuple[PlannedNode, ...]](), [(0, 0, shape)], 0
         while here:
-            inner = [
+            levels.append(tuple(PlannedNode(place, rank, len(below)) for place, rank, below in here))
+            nodes += sum(len(below) for *_, below in here)
+            below_here = [
                 (place, rank, below)
-                for place, children in enumerate(here)
+                for place, (*_, children) in enumerate(here)
                 for rank, below in enumerate(children)
-                if below
             ]
-            levels.append(tuple((place, rank) for place, rank, _ in inner))
-            here = [below for _, _, below in inner]
-        return cls(tuple(levels[:-1]))
+            here = [one for one in below_here if one[2]]
+        return cls(nodes, tuple(levels))
 
     @property
     def kind(self) -> ForecastKind:
@@ -66,7 +80,7 @@ class Plan:
 
     @property
     def width(self) -> int:
-        return max(map(len, self.expanded), default=1)
+        return max(map(len, self.levels))
 
 
 Forecast = Beam | Plan
