@@ -18,9 +18,9 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses, PassRunner, bucket_of
 from specllava.runtime.pass_shapes import Shape, Shapes
-from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
+from specllava.runtime.passes import Guesses, LogitsReduction, PassInput, PassOutput
 from specllava.runtime.slab import SlabCache
-from specllava.runtime.tree_passes import Decoder, Guesses, TreePasses
+from specllava.runtime.tree_passes import Decoder, TreePasses
 
 
 class PaddedEngine(Engine):

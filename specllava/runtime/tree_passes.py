@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,23 +18,10 @@ from specllava.core.growth.forecast import Forecast, ForecastKind, Plan
 from specllava.core.limits import highest
 from specllava.runtime.padded_passes import WIDEST, PaddedPasses
 from specllava.runtime.pass_shapes import Shape, Shapes
-from specllava.runtime.passes import LogitsReduction, PassInput
+from specllava.runtime.passes import Guesses, PassInput
 from specllava.runtime.slab import Download
 
 LEVELS: Final = highest("depth")
-
-
-class Guesses(LogitsReduction, Protocol):
-    """Interface of a reduction of logits to the likeliest next tokens."""
-
-    @property
-    def count(self) -> int:
-        """Tokens of each row."""
-        ...
-
-    def split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split numbers ``[rows, width]``: entropies ``[rows]``, log-probabilities and tokens ``[rows, count]``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +51,7 @@ class TreePasses:
         rows: a bucket, see :func:`bucket_of`.
     """
 
-    def __init__(
-        self, passes: PaddedPasses, decoder: Decoder, kind: ForecastKind, rows: int, guesses: Guesses
-    ) -> None:
+    def __init__(self, passes: PaddedPasses, decoder: Decoder, kind: ForecastKind, rows: int, guesses: Guesses) -> None:
         self.rows, self._kind, self._guesses, self._decoder = rows, kind, guesses, decoder
         self._passes, self._capacity = passes, passes.cache.capacity
         device, count = passes.cache.slab.device, guesses.count
@@ -80,7 +65,6 @@ class TreePasses:
         self._last = self._place + LEVELS * rows
         self._scratch = self._place + self._capacity  # columns
         self._ranks = torch.arange(count, device=device)
-        self._never = torch.full((), -torch.inf, dtype=torch.float64, device=device)
         self._of_root = torch.full((rows,), -torch.inf, dtype=torch.float64, device=device)
         self._of_root[0] = 0.0
         self._no_pick = torch.full((rows,), -1, device=device)
@@ -190,7 +174,7 @@ class TreePasses:
         """Run what a runner may capture to select trees for passes of the target over up to ``rows`` tokens."""
         for window in target.windows(columns):
             for bucket in target.buckets_of(rows):
-                if (target.shapes, bucket, window) not in self._prepared:
+                if bucket > 1 and (target.shapes, bucket, window) not in self._prepared:
                     self._run_select(target.shapes, target.shapes.stage_padding(bucket, window))
 
     def _run_select(self, shapes: Shapes, shape: Shape) -> None:
@@ -213,7 +197,7 @@ class TreePasses:
     def _begin(self, root: Shape, level: Shape, logits: Tensor) -> None:
         """Choose what is expanded below the root, the last row of its pass that is no padding."""
         slots = root.write_slots.slots
-        last = torch.where(slots < self._capacity, slots, -1).argmax(0, keepdim=True)
+        last = slots.masked_fill(slots >= self._capacity, -1).argmax(0, keepdim=True)
         numbers = self._guesses(logits.index_select(0, last)).expand(self.rows, -1)
         column, position = slots.index_select(0, last), root.positions.index_select(0, last)
         visible = root.bits.index_select(0, last).expand(self.rows, -1)
@@ -235,9 +219,7 @@ class TreePasses:
         noted = torch.cat([columns[:, None].float(), picks[:, None].float(), numbers], dim=1)
         self._table.index_copy_(0, self._at, noted)
 
-    def _choose(
-        self, level: Shape, numbers: Tensor, visible: Tensor, position: Tensor, rows: Tensor
-    ) -> None:
+    def _choose(self, level: Shape, numbers: Tensor, visible: Tensor, position: Tensor, rows: Tensor) -> None:
         """Write the input of the next pass: its nodes are children of this one's.
 
         Args:
@@ -253,7 +235,7 @@ class TreePasses:
         slots = torch.where(alive, columns, self._scratch)
         parents = picks.div(self._guesses.count, rounding_mode="floor")
         seen = visible.index_select(0, parents)
-        seen.scatter_(1, torch.where(alive, slots, 0)[:, None], True)  # all see column 0
+        seen.scatter_(1, slots.masked_fill(~alive, 0)[:, None], True)  # all see column 0
         level.ids[0].copy_(tokens.flatten().index_select(0, picks))
         level.positions.copy_(position.clamp(max=self._capacity - 1))
         level.write_slots.slots.copy_(slots)
@@ -262,7 +244,7 @@ class TreePasses:
             made, before = self._decoder.states
             before[: self.rows].copy_(made.index_select(0, rows.index_select(0, parents)))
         self._column.add_(alive.sum(0, keepdim=True))
-        self._scores.copy_(torch.where(alive, best, self._never))
+        self._scores.copy_(best.masked_fill(~alive, -torch.inf))
         self._picks.copy_(picks)
         self._at.copy_(torch.minimum(self._at + self.rows, self._last))
 
@@ -278,41 +260,41 @@ class TreePasses:
                 choices = self._counts.index_select(0, self._at)
             else:
                 nats = entropies.double()
-                choices = torch.where(nats <= self._sure, 1.0, nats.exp().ceil())
-            scores = torch.where(self._ranks < choices[:, None], scores, self._never)
+                choices = nats.exp().ceil().masked_fill(nats <= self._sure, 1.0)
+            scores = scores.masked_fill(self._ranks >= choices[:, None], -torch.inf)
         self._children.index_copy_(0, self._at, scores)
         if self._kind == "plan":
             picks = self._plan.index_select(0, self._at)
             best = scores.flatten().index_select(0, picks.clamp(min=0))
-            return torch.where(picks >= 0, best, self._never), picks.clamp(min=0)
+            return best.masked_fill(picks < 0, -torch.inf), picks.clamp(min=0)
         ordered, order = scores.flatten().sort(descending=True, stable=True)
         best, picks = ordered[: self.rows], order[: self.rows]
-        return torch.where(self._place < self._width, best, self._never), picks
+        return best.masked_fill(self._place >= self._width, -torch.inf), picks
 
     def _select(self, shape: Shape) -> None:
         """Write the best nodes of all levels to the rows of a shape after its first, which is the root."""
         count, rows = self._guesses.count, shape.rows - 1
         scores = self._children.flatten()
-        best, order = torch.where(scores >= self._floor, scores, self._never).sort(descending=True, stable=True)
+        best, order = scores.masked_fill(scores < self._floor, -torch.inf).sort(descending=True, stable=True)
         kept = (best[:rows] > -torch.inf) & (self._number[:rows] < self._nodes)
-        chosen = torch.where(kept, order[:rows], len(scores)).sort().values  # elders first, then none
-        alive = chosen < len(scores)
-        node = torch.where(alive, chosen, 0)
+        chosen = order[:rows].masked_fill(~kept, len(scores)).sort().values  # elders first, then none
+        none = chosen == len(scores)
+        node = chosen.masked_fill(none, 0)
         place = node.div(count, rounding_mode="floor")
         told, level = self._table.index_select(0, place), place.div(self.rows, rounding_mode="floor")
         tokens = told[:, -count:].gather(1, (node % count)[:, None])[:, 0]
         above = (level - 1) * self.rows * count + told[:, 1].long()
-        parents = torch.where(alive & (level > 0), torch.searchsorted(chosen, above) + 1, 0)
-        selected = torch.stack([torch.where(alive, tokens, -1.0), parents.float()], dim=1)
+        parents = (torch.searchsorted(chosen, above) + 1).masked_fill(none | (level == 0), 0)
+        selected = torch.stack([tokens.masked_fill(none, -1.0), parents.float()], dim=1)
         self._download.device[:WIDEST, :2].fill_(-1.0)
         self._download.device[:rows, :2].copy_(selected)
-        shape.ids[0, 1:].copy_(torch.where(alive, tokens, 0.0))
-        shape.positions[1:].copy_(shape.positions[:1] + torch.where(alive, level + 1, 0))
+        shape.ids[0, 1:].copy_(tokens)
+        shape.positions[1:].copy_(shape.positions[:1] + (level + 1).masked_fill(none, 0))
         ancestors = self._eye[: shape.rows, : shape.rows].clone()
-        ancestors[1:].scatter_(1, parents[:, None], alive.float()[:, None])
+        ancestors[1:].scatter_(1, parents[:, None], (~none).float()[:, None])
         for _ in range((LEVELS - 1).bit_length()):
             ancestors = ancestors @ ancestors  # of twice as many levels
         slots = shape.write_slots.slots
         real = slots < shape.write_slots.window
-        columns = torch.where(real, slots, 0).expand(shape.rows, -1)
+        columns = slots.masked_fill(~real, 0).expand(shape.rows, -1)
         shape.bits.scatter_(1, columns, (ancestors > 0) | ~real)  # all see column 0
