@@ -38,6 +38,7 @@ def emulated_device() -> Iterator[EmulatedDevice]:
             begin(thread)
 
     with ExitStack() as installed:
+        installed.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
         for name, one in _tensor_methods(device).items():
             installed.enter_context(patch.object(Tensor, name, one))
         for name in ("tensor", "as_tensor"):
