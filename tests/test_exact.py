@@ -58,7 +58,7 @@ def target_passes(
         def seen() -> Tensor:
             with _Operations() as operations:
                 logits = compute()
-            if logits.shape[-1] == pair.target.config.get_text_config().vocab_size and engine and passes is engine.passes:
+            if logits.shape[-1] == pair.target.config.get_text_config().vocab_size and passes is engine.passes:
                 kinds.add(tuple(operations.found))
             return logits
 
@@ -68,7 +68,6 @@ def target_passes(
     request = pair.request(lane_of(config, prompt), caches)
     with monkeypatch.context() as patched:
         patched.setattr(PaddedPasses, "run_reduced", watched)
-        engine = None
         request.prefill()
         engine = request._engine
         while request.finished is None:
