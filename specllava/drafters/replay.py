@@ -65,7 +65,7 @@ class TreeReplay:
         most = min(depth, self._most)
         levels = most if most - self._expected <= MORE else self._expected
         self._passes.grow(levels - 1)
-        if self._verification is not None and levels == most:
+        if self._verification is not None and self._verification.serves and levels == most:
             self._verification.queue(root, self._passes)
         self._fetch()
 

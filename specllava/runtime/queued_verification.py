@@ -22,6 +22,7 @@ class QueuedVerification:
     def __init__(self, engine: PaddedEngine, nodes: int, columns: int, reduction: LogitsReduction) -> None:
         self._engine, self._nodes, self._columns, self._reduction = engine, nodes, columns, reduction
         self._guesses: Sequence[tuple[int, int]] | None = None
+        self.serves = True  # until another tree is proposed than the one scored
 
     def prepare(self, passes: TreePasses) -> None:
         """Run what a runner may capture."""
@@ -38,6 +39,9 @@ class QueuedVerification:
     def take(self, tree: DraftTree) -> PassOutput | None:
         """Return the output for a tree, once; ``None`` if another one was scored, or none."""
         guesses, self._guesses = self._guesses, None
-        if guesses is None or list(zip(tree.tokens[1:], tree.parents[1:], strict=True)) != guesses:
+        if guesses is None:
+            return None
+        self.serves = list(zip(tree.tokens[1:], tree.parents[1:], strict=True)) == guesses
+        if not self.serves:
             return None
         return self._engine.take_tree(tree.tokens, self._reduction)
