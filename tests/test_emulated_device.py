@@ -26,7 +26,8 @@ from specllava.pair import Pair
 from specllava.runtime import llama_layer
 from specllava.runtime.engine import Engine
 from specllava.runtime.padded_engines import PaddedFeatureEngine
-from specllava.runtime.padded_passes import PaddedPasses, Shape
+from specllava.runtime.padded_passes import PaddedPasses
+from specllava.runtime.pass_shapes import Shape
 from specllava.runtime.passes import PassInput
 from specllava.runtime.slab import Download, SlabLayer, Upload
 from specllava.runtime.timing import engine_of

@@ -53,9 +53,9 @@ def target_passes(
 ) -> tuple[list[int], set[tuple[Operation, ...]]]:
     """What a lane says, and the kinds of passes of its target."""
     kinds: set[tuple[Operation, ...]] = set()
-    run = PaddedPasses.run
+    run = PaddedPasses.run_reduced
 
-    def watched(passes: PaddedPasses, kind: Any, shape: Any, batch: Any, compute: Callable[[], Tensor], summary: Any):
+    def watched(passes: PaddedPasses, kind: Any, shape: Any, compute: Callable[[], Tensor], summary: Any):
         def seen() -> Tensor:
             with _Operations() as operations:
                 logits = compute()
@@ -63,12 +63,12 @@ def target_passes(
                 kinds.add(tuple(operations.found))
             return logits
 
-        return run(passes, kind, shape, batch, seen, summary)
+        return run(passes, kind, shape, seen, summary)
 
     caches = KVCaches(pair.engines)
     request = pair.request(lane_of(config, prompt), caches)
     with monkeypatch.context() as patched:
-        patched.setattr(PaddedPasses, "run", watched)
+        patched.setattr(PaddedPasses, "run_reduced", watched)
         request.prefill()
         engine = request._engine
         while request.finished is None:

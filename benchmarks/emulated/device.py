@@ -40,12 +40,14 @@ class EmulatedDevice:
         waits: how often the host waited, by what for and the line.
         allocated: bytes that tensors on the device hold.
         refuses_waits: as ``torch.cuda.set_sync_debug_mode("error")``.
+        given, done: operations and replays that there were, and those that the host knows to be over.
     """
 
     def __init__(self) -> None:
         self.waits: Counter[tuple[str, str]] = Counter()
         self.allocated = 0
         self.refuses_waits = False
+        self.given = self.done = 0
         self.copies = Copies()
         self._tape: Tape | None = None
 
@@ -64,6 +66,7 @@ class EmulatedDevice:
         if self.refuses_waits:
             raise RuntimeError(f"called a synchronizing CUDA operation: {what} at {line()}")
         self.waits[what, line()] += 1
+        self.done = self.given
         with _disable_current_modes():
             self.copies.finish()
 
@@ -134,6 +137,7 @@ class EmulatedDevice:
                 self.hold(tensor)
             elif pinned:
                 storage_of(tensor).emulated_pinned = True
+        self.given += there and bool(made or written)
         if self._tape is not None and there and (made or written):
             self._tape.operations.append(Operation(func, args, kwargs, None if written else out, line()))
         return out
@@ -165,6 +169,7 @@ class EmulatedDevice:
         if not (non_blocking and is_pinned(host)) or self.capturing:
             self.wait("copy to the device" if on_device(target) else "copy to the host")
             return target.copy_(source)
+        self.given += 1
         if on_device(target):
             target.copy_(source)
             self.copies.begin(Copy(host, host.numpy(), None, line()))

@@ -38,6 +38,7 @@ def emulated_device() -> Iterator[EmulatedDevice]:
             begin(thread)
 
     with ExitStack() as installed:
+        installed.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
         for name, one in _tensor_methods(device).items():
             installed.enter_context(patch.object(Tensor, name, one))
         for name in ("tensor", "as_tensor"):
@@ -57,7 +58,7 @@ def _functions(device: EmulatedDevice) -> dict[str, Any]:
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "get_device_name": NAME,
         "get_device_properties": SimpleNamespace(name=NAME, total_memory=MEMORY, major=9, minor=0),
         "get_device_capability": (9, 0), "graph_pool_handle": (0, 1), "mem_get_info": (MEMORY, MEMORY),
-        "current_stream": SimpleNamespace(), "Stream": SimpleNamespace(),
+        "current_stream": SimpleNamespace(query=lambda: device.done == device.given), "Stream": SimpleNamespace(),
         **dict.fromkeys(("_lazy_init", "empty_cache", "reset_peak_memory_stats", "set_stream", "manual_seed_all")),
     }  # fmt: skip
 
@@ -65,16 +66,17 @@ def _functions(device: EmulatedDevice) -> dict[str, Any]:
         """Mark in the order of the device's work."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            self._copies = 0
+            self._copies = self._given = 0
 
         def record(self, stream: object = None) -> None:
-            self._copies = device.copies.begun
+            self._copies, self._given = device.copies.begun, device.given
 
         def synchronize(self) -> None:
             if device.capturing:
                 raise RuntimeError(f"operation not permitted when stream is capturing: an event at {line()}")
             with _disable_current_modes():
                 device.copies.finish(self._copies)
+            device.done = max(device.done, self._given)
 
     def refuse_waits(mode: str | int) -> None:
         device.refuses_waits = mode == "error"
@@ -85,7 +87,7 @@ def _functions(device: EmulatedDevice) -> dict[str, Any]:
             yield
 
     return {name: lambda *_, answer=answer, **__: answer for name, answer in answers.items()} | {
-        "Event": Event, "CUDAGraph": Graph, "graph": graph,
+        "Event": Event, "CUDAGraph": lambda *_: Graph(device), "graph": graph,
         "synchronize": lambda *_: device.wait("synchronize"), "set_sync_debug_mode": refuse_waits,
         "memory_allocated": lambda *_: device.allocated, "max_memory_allocated": lambda *_: device.allocated,
     }  # fmt: skip
@@ -94,10 +96,11 @@ def _functions(device: EmulatedDevice) -> dict[str, Any]:
 class Graph:
     """Stands for ``torch.cuda.CUDAGraph``."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.tape = Tape()
+    def __init__(self, device: EmulatedDevice) -> None:
+        self.tape, self._device = Tape(), device
 
     def replay(self) -> None:
+        self._device.given += 1
         with _disable_current_modes():
             self.tape.replay()
 

@@ -140,7 +140,8 @@ class Watch:
             assert isinstance(engine, PaddedEngine | PaddedFeatureEngine)
             engine.passes.stage_nothing()
         alone = {each: self._time(*each) for step in self._steps for each in step}
-        levels = [alone[each] for step in self._steps for each in step[1:-1]]  # between root and verification
+        between = (each for step in self._steps for each in step[1:-1])  # the root's pass and verification
+        levels = [alone[watched, key] for watched, key in between if not (isinstance(key, tuple) and "select" in key)]
         return Alone(
             [sum(alone[each] for each in step) for step in self._steps], statistics.median(levels) if levels else None
         )

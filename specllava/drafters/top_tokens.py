@@ -86,18 +86,21 @@ class TopTokensReduction:
     def __call__(self, logits: Tensor) -> Tensor:
         """Return entropy, log-probabilities and tokens, ``[rows, width]``; ids below 2^24 are float32 numbers."""
         log_probs = torch.log_softmax(logits.float(), dim=-1)
-        entropies = torch.special.entr(log_probs.exp()).sum(-1, keepdim=True)
+        possible = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)  # 0 times -inf is no number
+        entropies = -(log_probs.exp() * possible).sum(-1, keepdim=True)
         top = log_probs.topk(self.count, dim=-1)
         return torch.cat([entropies, top.values, top.indices.float()], dim=-1)
 
-    def decode(self, numbers: Sequence[Sequence[float]], logits: Tensor) -> list[TopTokens]:
-        """Decode the numbers of each row; tokens that the draft cannot guess are left out.
+    def split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split the numbers of rows: entropies ``[rows]``, log-probabilities and tokens ``[rows, count]``."""
+        return numbers[:, 0], numbers[:, 1 : 1 + self.count], numbers[:, 1 + self.count :]
 
-        Raises:
-            ValueError: logits that are no numbers.
-        """
-        if any(math.isnan(row[0]) for row in numbers):
-            check_finite(logits, "draft")
+    def undefined(self, numbers: Sequence[Sequence[float]]) -> bool:
+        """Return whether the entropy of a row is no number: of logits that are none, or that forbid every token."""
+        return any(math.isnan(row[0]) for row in numbers)
+
+    def decode(self, numbers: Sequence[Sequence[float]]) -> list[TopTokens]:
+        """Decode the numbers of each row; tokens that the draft cannot guess are left out."""
         tops = []
         for entropy, *rest in numbers:
             values = [value for value in rest[: self.count] if value > -math.inf]

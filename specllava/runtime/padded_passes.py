@@ -6,18 +6,17 @@ passes of one shape are the same operations on the same memory, which a runner m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from specllava.runtime.pass_shapes import Shape, Shapes
 from specllava.runtime.passes import LogitsReduction, PassInput
-from specllava.runtime.slab import Download, SlabCache, Upload, WriteSlots
+from specllava.runtime.slab import Download, SlabCache
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # of a pass; wider ones are rare and not padded
 WIDEST = ROWS[-1]
@@ -60,32 +59,6 @@ def window_of(columns: int) -> int:
     return -(-columns // COLUMNS) * COLUMNS
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Buffers of one shape of a pass; those on the device are views of one upload.
-
-    Args:
-        numbers: token, column and position of each row, ``[3, rows]``, written by the host.
-        visible: which columns each row attends to, ``[rows, window]``, written by the host.
-        ids: ``[1, rows]`` on the device.
-        write_slots: columns to write and to read.
-        positions: ``[rows]``, in the text.
-        bits: ``visible`` on the device.
-    """
-
-    numbers: npt.NDArray[np.int64]
-    visible: npt.NDArray[np.bool_]
-    nbytes: int
-    ids: Tensor
-    write_slots: WriteSlots
-    positions: Tensor
-    bits: Tensor
-
-    @property
-    def rows(self) -> int:
-        return len(self.positions)
-
-
 class PaddedPasses:
     """What the passes of one engine share: input buffers, output buffers and a runner.
 
@@ -99,31 +72,31 @@ class PaddedPasses:
     ) -> None:
         device = cache.slab.device
         self.least_rows = 1  # more where all passes have as many
-        self._cache, self._runner = cache, runner
+        self.cache, self._runner = cache, runner
         self._ran: set[Hashable] = set()  # keys of passes
         self.widest = 0  # rows of a pass that ran
-        self._upload = Upload(WIDEST * (3 * 8 + cache.capacity), device)
-        self._shapes: dict[tuple[int, int], Shape] = {}
+        self.shapes = Shapes(WIDEST, cache.capacity, device)
         self._logits = torch.zeros((WIDEST, vocabulary), dtype=dtype, device=device)
         self._downloads: dict[LogitsReduction, Download] = {}
         self._zero = torch.zeros((), dtype=added, device=device)
         self._never = torch.full((), torch.finfo(added).min, dtype=added, device=device)  # -inf would make NaN of 0 / 0
 
-    def stage(self, batch: PassInput, position_offset: int = 0) -> Shape:
+    def stage(self, batch: PassInput, position_offset: int = 0, beyond: int = 0) -> Shape:
         """Upload the input of a pass, without waiting for the device.
 
         Args:
             position_offset: position in the text minus column, where the batch names no positions.
+            beyond: columns after its own that its window has too, as far as the cache goes.
 
         Raises:
             ValueError: it does not fit the cache, or the widest bucket.
         """
-        count, start = len(batch.tokens), self._cache.length
-        self._cache.check_room(count)
+        count, start = len(batch.tokens), self.cache.length
+        self.cache.check_room(count)
         end = start + count
-        window = window_of(end)
-        shape = self._shape(bucket_of(max(count, self.least_rows)), window)
-        self._upload.wait()
+        window = window_of(min(end + beyond, self.cache.capacity))
+        shape = self.shapes.of(bucket_of(max(count, self.least_rows)), window)
+        self.shapes.wait()
         shape.numbers[:, :count] = (
             batch.tokens,
             range(start, end),
@@ -131,25 +104,12 @@ class PaddedPasses:
         )
         shape.visible[:count] = False
         shape.visible[:count, :end] = np.tri(count, end, start) if batch.visible is None else batch.visible
-        self._pad(shape, count)
-        self._upload.send(shape.nbytes)
+        self.shapes.pad_and_send(shape, count)
         return shape
-
-    def _stage_padding(self, shape: Shape) -> None:
-        self._upload.wait()
-        self._pad(shape, 0)
-        self._upload.send(shape.nbytes)
-
-    def _pad(self, shape: Shape, count: int) -> None:
-        """Make padding of the rows after the first ``count``."""
-        shape.numbers[:, count:] = 0
-        shape.numbers[1, count:] = range(self._cache.capacity, self._cache.capacity + shape.rows - count)
-        shape.visible[count:] = False
-        shape.visible[count:, 0] = True
 
     def stage_nothing(self) -> None:
         """Stage token 0 at column 0 for every shape, so that any pass may be run once more by itself, to time it."""
-        self._upload.device.zero_()
+        self.shapes.zero()
 
     def mask(self, shape: Shape) -> Tensor:
         """Compute the mask that is added to attention scores, ``[1, 1, rows, window]``."""
@@ -170,8 +130,14 @@ class PaddedPasses:
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
         rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))
-        self._call(kind, shape, compute, reduction)
-        self._cache.advance(len(batch.tokens))
+        self.run_reduced(kind, shape, compute, reduction)
+        return self.take(len(batch.tokens), rows, reduction)
+
+    def take(
+        self, count: int, rows: slice, reduction: LogitsReduction | None
+    ) -> tuple[Tensor, list[list[float]] | None]:
+        """Count the columns of the last pass, ``count``, and return what it made of ``rows``; see :meth:`run`."""
+        self.cache.advance(count)
         return self._logits[rows], None if reduction is None else self._download(reduction).fetch(rows)
 
     def prepare(
@@ -188,56 +154,77 @@ class PaddedPasses:
             rows: tokens of a pass at most; a wider one than the widest bucket is not prepared.
             columns: that are still to be written.
         """
+
+        def run(bucket: int, window: int) -> None:
+            shape = self.shapes.stage_padding(bucket, window)
+            self.run_reduced(kind, shape, partial(compute, shape), reduction)
+
+        self.prepare_each((kind, reduction), self.buckets_of(rows), columns, run)
+
+    def buckets_of(self, rows: int) -> tuple[int, ...]:
+        """Return the buckets of passes over up to ``rows`` tokens."""
+        least, widest = bucket_of(self.least_rows), bucket_of(min(max(rows, self.least_rows), WIDEST))
+        return ROWS[ROWS.index(least) : ROWS.index(widest) + 1]
+
+    def prepare_each(
+        self, kind: Hashable, rows: Sequence[int], columns: int, run: Callable[[int, int], None]
+    ) -> None:
+        """Run passes of a kind that have not run, for each of ``rows`` and each window of the next columns.
+
+        Args:
+            run: takes rows and window.
+        """
+        for window in self.windows(columns):
+            for each in rows:
+                if (kind, each, window) not in self._ran:
+                    run(each, window)
+
+    def windows(self, columns: int) -> range:
+        """Return the windows that passes over the next columns read; none where nothing is captured."""
         if isinstance(self._runner, EagerRunner):
-            return
-        first = window_of(self._cache.length + 1)
-        last = window_of(min(self._cache.length + columns, self._cache.capacity))
-        widest = bucket_of(min(max(rows, self.least_rows), WIDEST))
-        for window in range(first, last + 1, COLUMNS):
-            for bucket in ROWS[ROWS.index(bucket_of(self.least_rows)) : ROWS.index(widest) + 1]:
-                shape = self._shape(bucket, window)
-                if self._key(kind, shape, reduction) not in self._ran:
-                    self._stage_padding(shape)
-                    self._call(kind, shape, partial(compute, shape), reduction)
+            return range(0)
+        first = window_of(self.cache.length + 1)
+        last = window_of(min(self.cache.length + columns, self.cache.capacity))
+        return range(first, last + 1, COLUMNS)
 
-    def _key(self, kind: Hashable, shape: Shape, reduction: LogitsReduction | None) -> Hashable:
-        return kind, shape.rows, shape.write_slots.window, reduction
+    def run_staged(
+        self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], then: Callable[[Tensor], None]
+    ) -> None:
+        """Run a staged pass, and on the device what follows it.
 
-    def _call(
+        Args:
+            kind: differs between passes that ``compute`` or ``then`` computes differently.
+            then: takes the logits of all rows, ``[rows, vocab]``.
+        """
+
+        def whole() -> None:
+            with self.cache.writing_at(shape.write_slots):
+                logits = compute()
+            then(logits)
+
+        key = kind, shape.rows, shape.write_slots.window
+        self._runner.run(key, whole)
+        self._ran.add(key)
+        self.widest = max(self.widest, shape.rows)
+
+    def run_alone(self, key: Hashable, compute: Callable[[], None]) -> None:
+        """Run what is no pass, for its effect on the device."""
+        self._runner.run(key, compute)
+
+    def run_reduced(
         self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], reduction: LogitsReduction | None
     ) -> None:
         """Run a staged pass, and its reduction with it."""
         download = None if reduction is None else self._download(reduction)
 
-        def whole() -> None:
-            with self._cache.writing_at(shape.write_slots):
-                logits = compute()
+        def then(logits: Tensor) -> None:
             self._logits[: shape.rows].copy_(logits)
             if reduction is not None and download is not None:
                 download.device[: shape.rows].copy_(reduction(logits))
 
-        key = self._key(kind, shape, reduction)
-        self._runner.run(key, whole)
-        self._ran.add(key)
-        self.widest = max(self.widest, shape.rows)
+        self.run_staged((kind, reduction), shape, compute, then)
 
     def _download(self, reduction: LogitsReduction) -> Download:
         if reduction not in self._downloads:
-            self._downloads[reduction] = Download(WIDEST, reduction.width, self._cache.slab.device)
+            self._downloads[reduction] = Download(WIDEST, reduction.width, self.cache.slab.device)
         return self._downloads[reduction]
-
-    def _shape(self, rows: int, window: int) -> Shape:
-        if (rows, window) not in self._shapes:
-            numbers, nbytes = 3 * 8 * rows, rows * (3 * 8 + window)
-            host, there = self._upload.host, self._upload.device
-            integers = there[:numbers].view(torch.int64).view(3, rows)
-            self._shapes[rows, window] = Shape(
-                numbers=host[:numbers].view(np.int64).reshape(3, rows),
-                visible=host[numbers:nbytes].view(np.bool_).reshape(rows, window),
-                nbytes=nbytes,
-                ids=integers[:1],
-                write_slots=WriteSlots(integers[1], window),
-                positions=integers[2],
-                bits=there[numbers:nbytes].view(torch.bool).view(rows, window),
-            )
-        return self._shapes[rows, window]

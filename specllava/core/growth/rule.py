@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from specllava.core.growth.forecast import Forecast
 from specllava.core.tree import ROOT_PARENT, DraftTree
 
 COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
@@ -88,6 +89,11 @@ class GrowthRule(ABC):
     @abstractmethod
     def select(self, builder: TreeBuilder) -> list[int]:
         """Return the nodes for the target to verify, in growing order, without the root; parents before children."""
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What a device may expand before the rule is asked; ``None``: nothing is known beforehand."""
+        return None
 
     def update(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Learn that the target kept ``path`` (the root first) of the last tree; most rules learn nothing."""
