@@ -36,10 +36,14 @@ def text_label(text: str, max_characters: int = 24) -> str:
     text = shorten_bytes(text)
     start = text.strip()[: max_characters + 1]  # a token may be long, and only this much of it is ever drawn
     if start:
-        label = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in start)
+        label = "".join(c if c.isprintable() else _named(c) for c in start)
     else:
-        label = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: max_characters + 1]) or "∅"
+        label = "".join(map(_named, text[: max_characters + 1])) or "∅"
     return label if len(label) <= max_characters else label[: max_characters - 1] + "…"
+
+
+def _named(character: str) -> str:
+    return VISIBLE.get(character, f"U+{ord(character):04X}")
 
 
 def even_choices(nats: float) -> str:

@@ -3,8 +3,8 @@
 The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
 
-* ``run`` (first): what ran, where it plays from, the scale of the entropies; the ``dialogue`` and number of the
-  ``turn``, and the rows of the ``turns`` before it;
+* ``run`` (first): what ran, the ``drafter`` if it is no model, where it plays from, the scale of the entropies; the
+  ``dialogue`` and number of the ``turn``, and the rows of the ``turns`` before it;
 * ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn have more; it is the
   speculative one, where it runs. They have the headline so far, the draft's ``doubt`` before each token, and the tokens
   before which the tree branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step;
@@ -36,7 +36,7 @@ from visual.player.grounding import grounding_of
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
-from visual.player.summary import settings_summary
+from visual.player.summary import drafter_name, settings_summary
 from visual.player.turns import DialoguePosition
 
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
@@ -103,7 +103,7 @@ class FrameList:
         config, setting = lead.config, lead.setting
         self._add(
             "run", id=uuid.uuid4().hex, **self._opening, **self._position.opening(), prompt=strip_bidi(lead.prompt),
-            led=self._lead_lane,
+            led=self._lead_lane, drafter=drafter_name(lead.drafter or config.drafter),
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
             settings=strip_bidi(
                 settings_summary(config, lead.rule, lead.drafter, _draft_kind(lead), setting.generation_config)
