@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from unittest.mock import Mock
 from zipfile import ZipFile
 
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support import smol
 
+import app
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions
 from specllava.cli.page_pairs import pairs_with_memory
@@ -21,6 +23,10 @@ from specllava.models.loading.presets import FETCH_SMOL, presets
 from specllava.pair import Pair
 from specllava.smol import language_model
 from specllava.smol.checkpoint import SETTINGS, WEIGHTS, smol_processor
+from visual.page.app_state import AppState
+from visual.page.layout import build_page
+from visual.player.race_frames import race_frames
+from visual.player.recorded import load_recorded, titles
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +71,27 @@ def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.Cap
     assert main(["presets", "--json"]) == 0
     (record,) = (one for one in json.loads(capsys.readouterr().out) if one["name"] == "smol")
     assert not (record["ships"] or record["fits"] or record["cached"]["target"])
+
+
+def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They show with nothing loaded, and say of which pair they are and who guessed."""
+    assert fetched(folder) == 0
+    options = ["--drafter", "prompt-lookup", "--max-new-tokens", "12", "--dtype", "float64", "--device", "cpu"]
+    assert main(["toyworld", "record", "--preset", "smol", "--output", str(folder / "races"), *options]) == 0
+    races = load_recorded(folder / "races")
+    assert [race.name for race in races] == ["5-smol-story", "6-smol-count", "7-smol-poem"]
+    assert [race.lead.config.temperature for race in races] == [0.0, 0.0, 0.8]
+    assert all(race.target_only and race.lead.grounding and race.image for race in races)
+    toy = load_recorded(app.EXAMPLES)[:4]
+    assert titles(races) == ["Tell me a story.", "How many objects are there?", "Write a poem about this."]
+    assert titles([*toy, *races])[3:5] == [f"{titles(toy)[3]} (pair toy)", "Tell me a story. (pair smol)"]
+    run = json.loads(race_frames(races[0])[0])
+    assert run["setting"].startswith("smol · cpu · float64") and run["drafter"] == "prompt lookup"
+    assert json.loads(race_frames(toy[0])[0])["drafter"] is None
+    page = build_page(AppState(Mock(side_effect=ValueError), recorded=(*toy, *races)))
+    parts = [part["props"] for part in page.config["components"]]
+    shown = [props["value"] for props in parts if "example" in props.get("elem_classes", [])]
+    assert shown == titles([*toy, *races])
 
 
 def test_what_was_fetched_loads_and_answers_as_any_pair(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def offered_names(options: PageOptions) -> tuple[str, ...]:
         return ()
     if named == (ALL,):
         others = ((name, one) for name, one in presets().items() if one.fetched or not one.shipped)
-        return tuple(name for name, one in others if one.draft and name != own)
+        return tuple(name for name, one in others if (one.draft or one.fetched) and name != own)
     for name in named:
         preset_named(name)
     return tuple(name for name in dict.fromkeys(named) if name != own)
