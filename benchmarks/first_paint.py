@@ -31,7 +31,7 @@ PATIENCE = 60_000  # milliseconds
 def shipped_state() -> AppState:
     """The page as it ships, on a machine whose models never load."""
     races, lessons = load_recorded(app.EXAMPLES), load_lessons(app.LESSONS)
-    return AppState(_no_models, races, toy=True, lessons=lessons, lab=_no_models)
+    return AppState(_no_models, races, lessons=lessons, lab=_no_models)
 
 
 def _no_models() -> NoReturn:

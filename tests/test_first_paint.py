@@ -90,7 +90,7 @@ def test_what_was_not_recorded_is_a_plain_page_with_its_question_and_step(tmp_pa
     linked = FirstPaint(site, app.FIRST_PAINT).markup(asked)
     assert ">Tell me a story about this picture.</p>" in linked and ">Step 3 of 6</h2>" in linked
     plain = [
-        replace(site, opened=other), replace(site, recorded=(other,)), replace(site, toy=False),
+        replace(site, opened=other), replace(site, recorded=(other,)), replace(site, pair="smol"),
         replace(site, lab=None), replace(site, recorded=(replace(site.recorded[0], image=None),)),
     ]  # fmt: skip
     for changed in plain:

@@ -78,9 +78,10 @@ def test_what_draws_is_an_extra_and_the_pins_are_what_both_need(installed: Path)
     needed = [Requirement(line) for line in message.get_all("Requires-Dist")]
     plain = {one.name for one in needed if one.marker is None}
     page = {one.name for one in needed if one.marker is not None and one.marker.evaluate({"extra": "page"})}
+    smol = {one.name for one in needed if one.marker is not None and one.marker.evaluate({"extra": "smol"})}
     assert "page" in message.get_all("Provides-Extra") and page == PAGE and not PAGE & plain
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    assert {line.partition("==")[0] for line in lines if not line.startswith("#")} == plain | page
+    assert {line.partition("==")[0] for line in lines if not line.startswith("#")} == plain | page | smol
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from specllava.core.metrics import (
     summarise,
 )
 from specllava.core.progress import LaneProgress
-from specllava.core.trace import DecodeTrace, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
+from specllava.core.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
 from specllava.core.tree import DraftTree
 
 
@@ -164,6 +164,20 @@ def test_another_length_is_a_difference_without_a_margin(longer: DecodeTrace, sh
 @pytest.mark.parametrize(("margin", "near"), [(0.0, True), (NEAR_TIE_MARGIN, True), (2 * NEAR_TIE_MARGIN, False)])
 def test_a_near_tie_is_within_the_margin(margin: float, near: bool):
     assert compare(run(10, (), 1.0, margin), run(11, (), 1.0)).near_tie is near
+
+
+@pytest.mark.parametrize(("uniform", "near"), [(0.25 + 4e-8, True), (0.75 - 4e-8, True), (0.5, False)])
+def test_answers_that_were_drawn_part_at_a_near_tie_if_the_number_is_at_the_end_of_a_share(uniform: float, near: bool):
+    """A vocabulary of 49,152 has so many ends that rounding moved a draw of a poem over one; a bug, the page said."""
+    draw = Draw(0, 11, uniform, None, 0.5, None, (7, 11), (0.25, 0.5), (), (0.0, 0.25))
+    (one,) = run(10, (step(DraftTree((10,), (-1,), (0.0,), (None,)), (), 11, StepSeconds(0, 0, 0)),), 1.0).steps
+    drawn = run(10, (replace(one, draws=(draw,)),), 1.0)
+    other = replace(one, verification=Verification((), 7), emitted=(7,))
+    verdict = compare(drawn, replace(drawn, steps=(other,)))
+    assert (verdict.position, verdict.near_tie) == (1, near)
+    assert verdict.margin == pytest.approx(min(uniform - 0.25, 0.75 - uniform))
+    judged = replace(draw, acceptance=0.5, draft_prob=0.5, draft_probs=(0.5, 0.5), starts=())
+    assert judged.margin is None
 
 
 def test_guesses_after_the_end_of_an_answer_are_not_accepted():

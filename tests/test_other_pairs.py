@@ -7,11 +7,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 from unittest.mock import Mock
 
+import gradio as gr
 import pytest
 from support.browser import Visit, new_page
 from support.dialogues import FakeChat
@@ -23,7 +25,7 @@ from specllava.cli.page_options import PageOptions
 from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.core.config import DecodingConfig
 from specllava.models.loading.memory import Machine, preset_memory
-from specllava.models.loading.presets import preset_named, presets
+from specllava.models.loading.presets import FETCH_SMOL, preset_named, presets
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
@@ -41,6 +43,7 @@ from visual.page.model_choice import (
 from visual.page.notices import NotYet, text_of
 from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
+from visual.page.replays import RaceReplays, follow_address, pair_notice, race_values
 from visual.page.run_requests import RunRequest
 from visual.page.runs import run_updates
 
@@ -225,7 +228,7 @@ def test_visitors_of_a_public_page_load_what_its_owner_named(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    every = tuple(name for name, one in presets().items() if one.draft and not one.shipped)
+    every = tuple(name for name, one in presets().items() if one.fetched or (one.draft and not one.shipped))
     assert offered_names(PageOptions(**options)) == (every if offered == "all" else offered)
 
 
@@ -279,4 +282,71 @@ def test_the_drawer_offers_pairs_that_fit_says_why_others_do_not_and_tells_when_
     page.click("#run")
     visit.wait("document.querySelector('.origin').textContent.includes('live run')")
     assert load.asked == [SMALL] and len(pairs.get(SMALL).closed) == 1
+    page.close()
+
+
+SMOL = "smol"  # has questions of its own
+
+
+def linked(tmp_path: Path, why: str = "", load: Callable[[str], Any] | None = None) -> AppState:
+    """A page with the toy pair that offers two more; ``why`` the pair smol cannot be loaded."""
+    offered = [PairOffer(SMOL, "", why, {"drafter": "prompt-lookup"}), PairOffer(SMALL, "")]
+    return state_with(OtherPairs((SMOL, SMALL), load or Loader(), lambda held: offered), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (SMOL, ""), (AS_STARTED, ""), ("toy", ""), (None, ""),
+        ("nope", "There is no pair 'nope' to choose: Settings list the pairs there are."),
+        ("<b>", "There is no pair '<b>' to choose: Settings list the pairs there are."),
+    ],
+)  # fmt: skip
+def test_an_address_names_a_pair_that_is_offered_or_is_told_why_not(
+    address: str | None, said: str, tmp_path: Path
+) -> None:
+    state = linked(tmp_path)
+    assert pair_notice(state, address) == said
+    replays = RaceReplays(partial(race_values, state))
+    query = {"pair": address} if address else {}
+    *values, notice = follow_address(state, replays, query)
+    assert (text_of(notice, "warning") if said else notice) == (said or gr.skip())
+    assert values == [gr.skip()] * 4
+
+
+def test_an_address_with_a_pair_that_is_not_fetched_says_how_to_fetch_it(tmp_path: Path) -> None:
+    state = linked(tmp_path, FETCH_SMOL)
+    assert pair_notice(state, SMOL) == f"The pair smol cannot be loaded here: {FETCH_SMOL}"
+    assert "python -m specllava fetch smol" in FETCH_SMOL
+    alone = replace(state, choices=ModelChoices())
+    assert pair_notice(alone, SMOL) == "There is no pair 'smol' to choose: this page has its own pair only."
+    both = follow_address(state, RaceReplays(partial(race_values, state)), {"example": "nope", "pair": SMOL})
+    assert text_of(both[-1]).startswith("There is no example 'nope'")
+
+
+def test_a_link_chooses_a_pair_with_its_questions_and_loads_nothing(
+    serve: Callable[[AppState], str], browser: Any, tmp_path: Path
+) -> None:
+    load = Loader()
+    state = linked(tmp_path, load=load)
+    page = new_page(browser, {"width": 1280, "height": 900})
+    visit = Visit(page)
+    address = serve(state)
+    page.goto(f"{address}?pair={SMOL}&set-depth=3")
+    visit.wait(f"document.querySelector('.summary').textContent.startsWith('{SMOL} · prompt lookup')")
+    chips = page.locator(".suggestions button:visible")
+    assert chips.all_inner_texts() == ["Story", "What next?", "Poem", "Count"]
+    chips.first.click()
+    visit.wait("document.querySelector('#question textarea').value === 'Tell me a story.'")
+    assert f"pair={SMOL}" in page.url and "set-depth=3" in page.url
+    assert not load.asked
+    page.click(".settings-open")
+    assert page.locator(".pairs label", has_text=SMOL).first.locator("input").is_checked()
+    page.locator(".pairs label", has_text=AS_STARTED).click()
+    visit.wait("!location.search.includes('pair=')")
+    page.keyboard.press("Escape")
+    assert chips.all_inner_texts() == ["Describe", "Tell a story", "Count", "On the left?"]
+    page.goto(f"{address}?pair=nope")
+    visit.wait("document.querySelector('#notice').textContent.includes(\"no pair 'nope'\")")
+    assert not page.text_content(".summary").startswith("nope")
     page.close()

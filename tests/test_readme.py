@@ -62,8 +62,8 @@ def _run(words, monkeypatch):
 
 @pytest.mark.parametrize("command", _commands())
 def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
-    """The quick ones run, the long ones run small. Two only answer to ``--help``: a page would be served until somebody
-    stops it, and test_training runs ``train``.
+    """The quick ones run, the long ones run small. Three only answer to ``--help``: a page would be served until
+    somebody stops it, test_training runs ``train``, and ``fetch`` downloads.
     """
     monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
     words = shlex.split(command)[3:]
@@ -83,7 +83,7 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     small |= {"edition": str(tmp_path / "edition")}
     short = ["--max-new-tokens", "16"]  # whole answers are for test_cli
     quick = [*short, "--rounds", "1", "--lanes", "entropy", "transformers"]
-    more = {"train": ["--help"], "view": ["--help"], "bench": quick, "--scenes": short}
+    more = {"train": ["--help"], "view": ["--help"], "fetch": ["--help"], "bench": quick, "--scenes": short}
     words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
     _run(words, monkeypatch)
 

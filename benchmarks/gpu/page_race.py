@@ -26,7 +26,7 @@ def page_race(pair: Pair, way: PassesName) -> Check:
     It passes if both lanes of the second end; equality in half precision is only reported.
     """
     running = pair.running(way)
-    state = AppState(lambda: running, toy=False)
+    state = AppState(lambda: running, pair="")
     page = build_page(state)
     address = serve(page, "127.0.0.1", free_port(), block=False, state=state)
     try:

@@ -20,11 +20,13 @@ from specllava.cli.custom_generate import CustomGenerate
 from specllava.cli.distill import Distill
 from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
+from specllava.cli.fetch import Fetch
 from specllava.cli.generate import Generate
 from specllava.cli.options import typed_options
 from specllava.cli.parsing import UsageError, join_arguments, parse
 from specllava.cli.presets import Presets
 from specllava.cli.site import Site
+from specllava.cli.smol import EvaluateSmol, TrainSmol
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
 from specllava.cli.trace_import import ImportLog
@@ -39,6 +41,7 @@ Command = (
     | Annotated[Audit, tyro.conf.subcommand("audit")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
+    | Annotated[Fetch, tyro.conf.subcommand("fetch")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Site, tyro.conf.subcommand("site")]
     | Annotated[CustomGenerate, tyro.conf.subcommand("custom-generate")]
@@ -55,6 +58,10 @@ Command = (
         | Annotated[Record, tyro.conf.subcommand("record")]
         | Annotated[ExportData, tyro.conf.subcommand("export")],
         tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
+    ]
+    | Annotated[
+        Annotated[TrainSmol, tyro.conf.subcommand("train")] | Annotated[EvaluateSmol, tyro.conf.subcommand("evaluate")],
+        tyro.conf.subcommand("smol", description="The pair smol: a real language model that sees toy scenes."),
     ]
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]

@@ -36,7 +36,8 @@ class PairOptions:
 
     preset: str = "toy"
     """Name of a pair: toy, toy-before (its draft before distillation), toy-eagle or toy-eagle-compressed, which ship;
-    others from the hub, such as llava-1.5-7b-msd with a published draft (specllava presets lists them)."""
+    smol, whose language model specllava fetch downloads; others from the hub, such as llava-1.5-7b-msd with a published
+    draft (specllava presets lists them)."""
 
     target: str | None = None
     """Any model of a family that is known (docs/models.md), language models among them: an id of the hub, or a
@@ -200,12 +201,12 @@ def load_pair(chosen: PairOptions) -> Pair:
         ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
     """
     preset = preset_named(chosen.preset) if chosen.target is None else None
+    target, draft, reading = chosen.sources
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
     from specllava.verification.answer_settings import settings_in_force
 
     hide_progress_bars()
-    target, draft, reading = chosen.sources
     options: dict[str, Any] = {name: getattr(chosen, name) for name in LOADING} | asdict(reading)
     if preset is None or not preset.shipped:
         options["tell"] = print_notice

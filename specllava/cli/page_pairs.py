@@ -39,7 +39,8 @@ def offered_names(options: PageOptions) -> tuple[str, ...]:
     if named == (NONE,):
         return ()
     if named == (ALL,):
-        return tuple(name for name, one in presets().items() if one.draft and not one.shipped and name != own)
+        others = ((name, one) for name, one in presets().items() if one.fetched or not one.shipped)
+        return tuple(name for name, one in others if (one.draft or one.fetched) and name != own)
     for name in named:
         preset_named(name)
     return tuple(name for name in dict.fromkeys(named) if name != own)
@@ -58,7 +59,8 @@ def pairs_with_memory(names: Sequence[str], running: PairOptions, held: Sequence
     for name in names:
         preset, found = known[name], fit(known[name], machine)
         missing = f"; it would fit in {found.missing}, which is not installed" if found.missing else ""
-        yield PairFit(name, _about(preset, found.precision), found.short + missing if name not in held else "")
+        why = preset.missing or found.short + missing
+        yield PairFit(name, _about(preset, found.precision), "" if name in held else why)
 
 
 def load_offered(name: str, running: PairOptions) -> Pair:
@@ -83,7 +85,7 @@ def _memory_of(preset: Preset, machine: Machine) -> int:
 def _about(preset: Preset, precision: str) -> str:
     """Describe a pair that fits in ``precision``."""
     if preset.shipped:
-        return "ships with the project"
+        return "fetched before" if preset.fetched else "ships with the project"
     models = [str(one) for one in (preset.target, preset.draft) if one is not None]
     names = " + ".join(name.split("/")[-1] for name in models)
     kept = next((preset_memory(preset, one) for one in PRECISIONS if one.name == precision), None)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from specllava.cli.options import print_line
+from specllava.core.files import cached as cached_path
 from specllava.models.loading.memory import (
     ENOUGH,
     GB,
@@ -65,9 +66,9 @@ def listing(machine: Machine) -> list[str]:
     lines = [f"{machine.free / GB:.1f} GB of memory are free here ({where}). Sizes in GB.", "", _row(*HEADINGS)]
     for record in preset_records(machine):
         memory, cached = record["memory_bytes"], record["cached"]
-        download = "ships" if record["ships"] else f"{record['download_bytes'] / GB:.1f}"
+        download = f"{record['download_bytes'] / GB:.1f}" if memory else "ships" if record["ships"] else "fetched"
         sizes = ["" if memory is None else f"{memory[one.name] / GB:.1f}" for one in PRECISIONS]
-        here = "fits" if record["ships"] else record["fits"] or record["would_fit"] or "-"
+        here = "fits" if memory is None and cached["target"] else record["fits"] or record["would_fit"] or "-"
         lines.append(_row(record["name"], download, *sizes, here))
         models = [
             f"{record[role]}{' (downloaded)' if cached[role] and not record['ships'] else ''}"
@@ -91,12 +92,16 @@ def preset_records(machine: Machine) -> list[dict[str, Any]]:
         counted = {one.name: preset_memory(preset, one) for one in PRECISIONS}
         records.append({
             "name": name, **{role: None if one is None else _location(one) for role, one in models.items()},
-            **asdict(preset.reading), "tree": dict(preset.tree), "ships": shipped,
+            **asdict(preset.reading), "tree": dict(preset.tree), "ships": shipped and not preset.fetched,
             "download_bytes": download_bytes(preset),
-            "cached": {role: shipped or (one is not None and is_cached(str(one))) for role, one in models.items()},
+            "cached": {
+                role: not preset.missing if shipped else one is not None and is_cached(str(one))
+                for role, one in models.items()
+            },
             "memory_bytes": None if shipped else {one: int(kept.total) for one, kept in counted.items() if kept},
             "context": ENOUGH, "measured": preset.measured, "licence": preset.licence,
-            "device": machine.kind, "free_bytes": machine.free, "fits": found.precision or None,
+            "device": machine.kind, "free_bytes": machine.free,
+            "fits": None if preset.missing else found.precision or None,
             "would_fit": found.missing or None, "options": _options(found.dtype, found.quantization),
         })  # fmt: skip
     return records
@@ -112,7 +117,8 @@ def markdown_table() -> list[str]:
     for name, preset in presets().items():
         sizes = [preset_memory(preset, one) for one in (whole, small)]
         gigabytes = ["" if one is None else f"{one.total / GB:.1f}" for one in sizes]
-        download = "ships" if preset.shipped else f"{download_bytes(preset) / GB:.1f}"
+        local = "fetched" if preset.fetched else "ships"
+        download = local if preset.shipped else f"{download_bytes(preset) / GB:.1f}"
         target = f"`{_location(preset.target)}`"
         draft = "none" if preset.draft is None else f"`{_location(preset.draft)}`"
         lines.append("| " + " | ".join((f"`{name}`", target, draft, download, *gigabytes, preset.measured)) + " |")
@@ -135,5 +141,5 @@ def _options(dtype: str, quantization: str) -> str:
 
 
 def _location(source: object) -> str:
-    """Write where a model is: its id of the hub, or its directory in the project."""
-    return str(source).removeprefix(f"{ASSETS.parent}/")
+    """Write where a model is: its id of the hub, or its directory in the project or, as most have it, in the cache."""
+    return str(source).removeprefix(f"{ASSETS.parent}/").replace(str(cached_path("")), "~/.cache/specllava")

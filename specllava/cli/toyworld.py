@@ -95,7 +95,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Record:
-    """Record the races that the page shows before any model is loaded."""
+    """Record the races that the page shows before any model is loaded: the toy's, or those of --preset smol."""
 
     output: Path
     """Directory for pictures and traces."""

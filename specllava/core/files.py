@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,13 @@ def shipped(name: str) -> Path:
     """
     inside = PACKAGE / "shipped" / name
     return inside if inside.exists() else PACKAGE.parent / name
+
+
+def cached(name: str) -> Path:
+    """Return the path of what a command fetched once: in the user's cache, without a home in a temporary directory."""
+    home = os.path.expanduser("~/.cache")
+    root = os.environ.get("XDG_CACHE_HOME") or (home if os.path.isabs(home) else tempfile.gettempdir())
+    return Path(root, "specllava", name)
 
 
 def write_whole(path: Path, data: str | bytes) -> None:

@@ -86,8 +86,9 @@ class RunTotals:
 class Comparison:
     """Whether two lanes emitted the same tokens, and if not, where they part.
 
-    ``margin`` is the reference lane's logit distance between its first and second choice at the first
-    difference; ``position`` counts emitted tokens from 0. Both are ``None`` for identical outputs.
+    ``margin`` is the reference lane's logit distance between its first and second choice at the first difference; of a
+    token that was drawn, the probability between the number and the next token's share. ``position`` counts emitted
+    tokens from 0. Both are ``None`` for identical outputs.
     """
 
     identical: bool
@@ -299,7 +300,9 @@ def _margin_at(trace: DecodeTrace, position: int) -> float:
     seen = 1
     for step in trace.steps:
         if position < seen + len(step.emitted):
-            return step.view.margins[step.verification.path[position - seen]]
+            node = step.verification.path[position - seen]
+            drawn = (draw.margin for draw in step.draws if draw.node == node)
+            return next((margin for margin in drawn if margin is not None), step.view.margins[node])
         seen += len(step.emitted)
     raise IndexError(f"position {position} is after the {seen} emitted tokens")
 

@@ -125,6 +125,14 @@ class Draw(Record):
     credit: Probability = 1.0
 
     @property
+    def margin(self) -> float | None:
+        """How far the number is from the next token's share; ``None`` where the target drew none of its own."""
+        if self.acceptance is not None:
+            return None
+        start = self.starts[self.tokens.index(self.token)]
+        return max(0.0, min(self.uniform - start, start + self.target_prob - self.uniform))
+
+    @property
     def accepted(self) -> bool:
         """Whether the token was accepted: a guess below its acceptance, or any token that the target drew."""
         return self.acceptance is None or self.uniform < self.acceptance

@@ -1,10 +1,11 @@
-"""Recorded examples for the page before any model is loaded."""
+"""Recorded examples for the page before any model is loaded, of each pair that ships or is fetched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from PIL import Image
 
@@ -22,15 +23,20 @@ PICTURE_SIZE = 512
 
 @dataclass(frozen=True, slots=True)
 class RecordedExample:
-    """A scene and the questions about it: one, or those of a dialogue."""
+    """A scene and the questions about it: one, or those of a dialogue.
+
+    Args:
+        temperature: of the answers; that of the command's options if it is not given.
+    """
 
     name: str
     seed: int
     split: Split
     prompts: tuple[str, ...]
+    temperature: float | None = None
 
 
-EXAMPLES = (
+TOY: Final = (
     RecordedExample("1-describe", 2_000_013, "held-out", ("Describe this image in detail.",)),
     RecordedExample("2-story", 2_000_027, "train", ("Tell me a story about this picture.",)),
     RecordedExample("3-count", 2_000_040, "train", ("How many objects are there?",)),
@@ -41,12 +47,18 @@ EXAMPLES = (
         ("Describe this image in detail.", "What is on the left?", "And what colour is it?"),
     ),
 )
+SMOL: Final = (
+    RecordedExample("5-smol-story", 2_000_027, "train", ("Tell me a story.",)),
+    RecordedExample("6-smol-count", 2_000_040, "train", ("How many objects are there?",)),
+    RecordedExample("7-smol-poem", 2_000_013, "held-out", ("Write a poem about this.",), temperature=0.8),
+)
 
 
 def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
-    """Race every example; write its picture and all traces. The first race is a warm-up only."""
+    """Race the pair's examples; write their pictures and all traces. The first race is a warm-up only."""
+    examples = SMOL if pair.name == "smol" else TOY
     directory.mkdir(parents=True, exist_ok=True)
-    return [record_example(pair, directory, config, example) for example in (EXAMPLES[0], *EXAMPLES)][1:]
+    return [record_example(pair, directory, config, example) for example in (examples[0], *examples)][1:]
 
 
 def record_example(pair: Pair, directory: Path, config: DecodingConfig, example: RecordedExample) -> Path:
@@ -54,6 +66,8 @@ def record_example(pair: Pair, directory: Path, config: DecodingConfig, example:
     picture = draw_scene(sample_scene(example.seed, example.split), PICTURE_SIZE)
     picture.save(directory / f"{example.name}.png", format="PNG", optimize=True)
     chat = Chat(pair)
+    if example.temperature is not None:
+        config = replace(config, temperature=example.temperature)
     for prompt in example.prompts:
         for _ in chat.race(prompt, None if chat.turns else picture, config):
             pass

@@ -9,6 +9,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from specllava.core.metrics import drafted_tokens
+from specllava.core.token_text import begins_inside, join_texts
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, VariantResult
 from visual.figures import theme
@@ -87,11 +88,16 @@ def _name_gains(found: Ablation, better: VariantResult, worse: VariantResult) ->
 def _word_around(trace: DecodeTrace, position: int) -> str:
     """Return the whole word of a token; only the first token of a word has a space before it."""
     tokens, first, last = trace.token_ids, position, position + 1
-    while first > 0 and trace.texts[tokens[first]][:1].isalnum():
+    while first > 0 and _goes_on(trace.texts[tokens[first]]):
         first -= 1
-    while last < len(tokens) and trace.texts[tokens[last]][:1].isalnum():
+    while last < len(tokens) and _goes_on(trace.texts[tokens[last]]):
         last += 1
-    return "".join(trace.texts[token] for token in tokens[first:last]).strip() or token_label(trace, tokens[position])
+    word = join_texts(trace.texts[token] for token in tokens[first:last]).strip()
+    return word or token_label(trace, tokens[position])
+
+
+def _goes_on(text: str) -> bool:
+    return text[:1].isalnum() or begins_inside(text)
 
 
 def _same_answer(found: Ablation) -> str:

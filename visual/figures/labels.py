@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from specllava.core.token_text import begins_inside, shorten_bytes
 from specllava.core.trace import DecodeTrace
 
 # Characters that change the direction of the text around them, and so could rewrite the page's own words.
@@ -27,13 +28,22 @@ def token_label(trace: DecodeTrace, token: int, max_characters: int = 24) -> str
     """Return a token as a short label: trimmed, whitespace made visible, the end of the answer named."""
     if token in trace.eos_token_ids:
         return END_MARK
-    text = trace.texts[token]
+    return text_label(trace.texts[token], max_characters)
+
+
+def text_label(text: str, max_characters: int = 24) -> str:
+    """Return a token's text as a short label; bytes of a piece of a character as ``<E4 BD>``."""
+    text = shorten_bytes(text)
     start = text.strip()[: max_characters + 1]  # a token may be long, and only this much of it is ever drawn
     if start:
-        label = "".join(c if c.isprintable() else VISIBLE.get(c, "�") for c in start)
+        label = "".join(c if c.isprintable() else _named(c) for c in start)
     else:
-        label = "".join(VISIBLE.get(c, f"U+{ord(c):04X}") for c in text[: max_characters + 1]) or "∅"
+        label = "".join(map(_named, text[: max_characters + 1])) or "∅"
     return label if len(label) <= max_characters else label[: max_characters - 1] + "…"
+
+
+def _named(character: str) -> str:
+    return VISIBLE.get(character, f"U+{ord(character):04X}")
 
 
 def even_choices(nats: float) -> str:
@@ -52,7 +62,7 @@ def counted(number: int, noun: str) -> str:
 
 def continues_word(before: str, text: str) -> bool:
     """Return whether a token's text goes on with the word that the token before it began."""
-    return before[-1:].isalnum() and text[:1].isalnum()
+    return begins_inside(text) or (before[-1:].isalnum() and text[:1].isalnum())
 
 
 def strip_bidi(text: str) -> str:

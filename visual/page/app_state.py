@@ -48,7 +48,7 @@ class AppState:
     Args:
         backend: waits for the models; raises if they could not be loaded.
         recorded: races to show before anything runs; the first is the first paint.
-        toy: the pair knows the toy world, so the page offers drawn scenes.
+        pair: preset that the page was started with; "" if it is none.
         requests: races and experiments that wait or run.
         opened: a race from a file, to show before the recorded ones.
         lessons: guided examples.
@@ -63,7 +63,7 @@ class AppState:
 
     backend: Callable[[], Pair | ZeroGPUPair]
     recorded: Sequence[Recorded] = ()
-    toy: bool = True
+    pair: str = "toy"
     requests: RunRequests = field(default_factory=RunRequests)
     opened: Recorded | None = None
     lessons: Sequence[Lesson] = ()

@@ -28,7 +28,7 @@ from visual.page.controls import FIELDS, Settings, decoding_config, described_se
 from visual.page.lab import Inputs
 from visual.page.model_choice import read_models
 from visual.page.notices import error, info, notice_arguments
-from visual.page.pictures import PictureSource, address_of
+from visual.page.pictures import SEEN, PictureSource, address_of, family_of
 from visual.page.replays import replace_race
 from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run
@@ -240,7 +240,7 @@ def comparison_card(state: AppState, inputs: Inputs, shown: Sequence[Any]) -> No
     with gr.Column(elem_classes="card experiment", elem_id="against"):
         gr.HTML(**widgets.constant_arguments(title), elem_classes="about")
         a, b = (_side(name, inputs.settings) for name in FIRST)
-        source, lines, scenes, uploaded = _prompts(state.toy, state.uploads)
+        source, lines, scenes, uploaded = _prompts(family_of(state.pair) in SEEN, state.uploads)
         with gr.Row(elem_classes="lab-controls"):
             run = gr.Button("Compare A and B", size="sm", elem_classes="lab-run")
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")

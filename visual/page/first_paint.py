@@ -23,6 +23,7 @@ from specllava.core.race_file import race_json
 from visual.figures.labels import strip_bidi
 from visual.page.app_state import AppState
 from visual.page.middleware import LinkPreview
+from visual.page.pictures import family_of
 from visual.player import markup
 from visual.player.component import MODULES
 from visual.player.frames import instructive_step
@@ -67,7 +68,8 @@ class FirstPaint:
     def _snapshot(self) -> str:
         """The recorded columns; empty if they are not this page's."""
         state = self._state
-        if not (state.toy and state.lab and state.lessons and state.recorded and state.first is state.recorded[0]):
+        whole = family_of(state.pair) == "toy" and state.lab and state.lessons
+        if not (whole and state.recorded and state.first is state.recorded[0]):
             return ""
         mark, _, columns = self._file.read_text(encoding="utf-8").partition("\n")
         if race_digest(state.first) not in mark:

@@ -17,13 +17,13 @@ from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import ModelChoices
 from visual.page.notices import info, notice_arguments
-from visual.page.pictures import TOY_KNOWS, Picture, new_scene
+from visual.page.pictures import SEEN, Picture, family_of, new_scene
 from visual.page.runs import QUICK
 from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint, upload_types
 from visual.player.lessons import Lesson
-from visual.player.recorded import Recorded
+from visual.player.recorded import Recorded, titles
 
-SHOWN_EXAMPLES = 6
+SHOWN_EXAMPLES = 8
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
 # Decoding a video takes a moment, in which there would be no other notice.
 READING = f"""
@@ -65,7 +65,7 @@ class QuestionCard:
 def picture_card(
     first: Picture | None,
     races: Sequence[Recorded],
-    toy: bool,
+    pair: str,
     limits: Limits | None = None,
     uploads: UploadStore | None = None,
 ) -> PictureCard:
@@ -73,7 +73,7 @@ def picture_card(
 
     Args:
         first: the picture that the page opens with.
-        toy: the models know the toy world's scenes, and nothing else.
+        pair: as of :class:`visual.page.app_state.AppState`.
         limits: on uploads.
         uploads: where uploads are kept.
     """
@@ -82,14 +82,15 @@ def picture_card(
     with gr.Column(elem_classes="card picture-card"):
         shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
         without = gr.Button("No picture", size="sm", elem_classes="pill", elem_id="no-picture")
+        shown_races = races[:SHOWN_EXAMPLES]
         with gr.Row(elem_classes="chips examples"):
             examples = [
-                gr.Button(_name(race), size="sm", icon=str(race.image), elem_classes="example", min_width=40)
-                for race in races[:SHOWN_EXAMPLES]
+                gr.Button(title, size="sm", icon=str(race.image), elem_classes="example", min_width=40)
+                for title, race in zip(titles(shown_races), shown_races, strict=True)
             ]
     with gr.Column(elem_classes="card sources-card"):
         with gr.Row(elem_classes="chips"):
-            scenes = [gr.Button(name, size="sm", elem_classes="pill") for name in SCENES if toy]
+            scenes = [gr.Button(name, size="sm", elem_classes="pill") for name in SCENES if family_of(pair) in SEEN]
             upload = gr.UploadButton(
                 "Upload", size="sm", file_types=upload_types(), file_count="multiple", elem_classes="pill",
                 elem_id="upload",
@@ -97,7 +98,7 @@ def picture_card(
             race_file = gr.UploadButton(
                 "Open a race file", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-race"
             )
-        hint = f"{upload_hint(limits)} {TOY_KNOWS if toy else ''}".strip()
+        hint = f"{upload_hint(limits)} {SEEN.get(family_of(pair), '')}".strip()
         gr.HTML(**widgets.constant_arguments(f'<p class="hint">{html.escape(hint)}</p>'))
         notice = gr.HTML(**notice_arguments(), elem_id="picture-notice")
     changed = [reference, shown, notice]
@@ -121,15 +122,16 @@ def picture_card(
 
 def question_card(
     first: str,
-    suggestions: Mapping[str, str],
+    suggestions: Mapping[str, Mapping[str, str]],
     notice: gr.HTML,
     follow_id: str | None = None,
     models: ModelChoices | None = None,
     limits: Limits | None = None,
 ) -> QuestionCard:
-    """Build the card with the question, suggestions that fill it in (by what their button says), and the settings.
+    """Build the card with the question, suggestions that fill it in, and the settings.
 
     Args:
+        suggestions: by pair, the page's own first; questions by what their button says. Those of the chosen one show.
         follow_id: id of the button that asks a follow-up; without one there is no such button.
         models, limits: as of :func:`visual.page.controls.settings_drawer`.
     """
@@ -139,10 +141,11 @@ def question_card(
             max_lines=5, max_length=(limits or Limits()).prompt_characters, placeholder="Ask about the picture",
             elem_id="question",
         )  # fmt: skip
-        with gr.Row(elem_classes="chips suggestions"):
-            for name, suggestion in suggestions.items():
-                chip = gr.Button(name, size="sm", elem_classes="pill")
-                chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
+        for number, (pair, asked) in enumerate(suggestions.items()):
+            with gr.Row(elem_classes=f"chips suggestions{' of-another' if number else ''}", elem_id=f"suggest-{pair}"):
+                for name, suggestion in asked.items():
+                    chip = gr.Button(name, size="sm", elem_classes="pill")
+                    chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
         with gr.Row(elem_classes="actions"):
             run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
             follow = gr.Button("Follow up", elem_id=follow_id, min_width=60) if follow_id else None
@@ -165,7 +168,3 @@ def lessons_card(lessons: Sequence[Lesson]) -> list[gr.Button]:
     for button in buttons:
         button.click(None, None, None, js=CLOSE_LESSONS, api_visibility="private")
     return buttons
-
-
-def _name(race: Recorded) -> str:
-    return f"A dialogue of {len(race.turns)} questions: {race.prompt}" if race.later else race.prompt

@@ -6,6 +6,7 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 from __future__ import annotations
 
 from specllava.core.metrics import summarise
+from specllava.core.token_text import join_texts, shorten_bytes
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison
 from specllava.findings.forced_token import ForcedToken, Option
@@ -118,7 +119,7 @@ def _glued(trace: DecodeTrace, token: int) -> bool:
 def _tree_comparison(found: Ablation, comparison: TreeComparison) -> View:
     answer = found.results[0].trace
     start = max(0, comparison.position - CONTEXT_TOKENS)
-    before = "".join(answer.texts[token] for token in answer.token_ids[start : comparison.position]).strip()
+    before = join_texts(answer.texts[token] for token in answer.token_ids[start : comparison.position]).strip()
     trees = []
     for side, trace in zip(found.results, comparison.traces, strict=True):
         step = trace.steps[0]
@@ -136,8 +137,8 @@ def forced_token_view(found: ForcedToken) -> tuple[str, View]:
     """Return no progress and the view: the answer to choose a word of, or both answers."""
     original = found.original
     words = [
-        {"text": "■" if t in original.eos_token_ids else original.texts[t], "options": [_option(o) for o in options]}
-        for t, options in zip(original.token_ids, found.options, strict=True)
+        {"text": text, "options": [_option(option) for option in options]}
+        for text, options in zip(_words(original, original.token_ids), found.options, strict=True)
     ]
     answers: View = {"ids": list(original.token_ids), "words": words}
     if found.forced is not None:
@@ -147,7 +148,8 @@ def forced_token_view(found: ForcedToken) -> tuple[str, View]:
 
 def _option(option: Option) -> View:
     chances = f"target {_prob_text(option.target)}, draft {_prob_text(option.draft)}"
-    return {"token": option.token, "text": option.text.strip() or repr(option.text), "chances": chances}
+    text = shorten_bytes(option.text).strip() or repr(option.text)
+    return {"token": option.token, "text": text, "chances": chances}
 
 
 def _prob_text(value: float) -> str:
@@ -155,7 +157,7 @@ def _prob_text(value: float) -> str:
 
 
 def _words(trace: DecodeTrace, tokens: tuple[int, ...]) -> list[str]:
-    return ["■" if token in trace.eos_token_ids else trace.texts[token] for token in tokens]
+    return ["■" if token in trace.eos_token_ids else shorten_bytes(trace.texts[token]) for token in tokens]
 
 
 def _forced_token_chart(found: ForcedToken) -> Chart:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import gradio as gr
 
@@ -21,6 +21,7 @@ from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, pic
 from visual.page.lab import Inputs, lab_section
 from visual.page.notices import notice_arguments
 from visual.page.page_blocks import PageBlocks
+from visual.page.pictures import family_of
 from visual.page.race import FOLLOW, race_kind
 from visual.page.replays import RaceReplays, follow_address, open_race_file, race_values, replace_race
 from visual.page.runs import QUICK, RunControls, connect_run
@@ -31,11 +32,19 @@ from visual.player.recorded import Recorded
 from visual.player.standalone import saved_page
 from visual.player.static_files import static_paths
 
-SUGGESTED = {  # by what the button says
-    "Describe": "Describe this image in detail.",
-    "Tell a story": "Tell me a story about this picture.",
-    "Count": "How many objects are there?",
-    "On the left?": "What is on the left?",
+SUGGESTED: Final = {  # by family of pairs, and by what the button says
+    "toy": {
+        "Describe": "Describe this image in detail.",
+        "Tell a story": "Tell me a story about this picture.",
+        "Count": "How many objects are there?",
+        "On the left?": "What is on the left?",
+    },
+    "smol": {
+        "Story": "Tell me a story.",
+        "What next?": "What might happen next?",
+        "Poem": "Write a poem about this.",
+        "Count": "How many objects are there?",
+    },
 }
 SECONDS_BETWEEN_POLLS = 1.0  # of whether the models are loaded
 # Gradio gives a button's picture a name of its own beside the button's.
@@ -72,8 +81,11 @@ def build_page(state: AppState) -> gr.Blocks:
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
-                picture = picture_card(pictured, state.recorded, state.toy, state.limits, state.uploads)
-                suggestions = SUGGESTED if state.toy else {}
+                picture = picture_card(pictured, state.recorded, state.pair, state.limits, state.uploads)
+                own = family_of(state.pair)
+                suggestions = {"own": SUGGESTED.get(own, {})}
+                if state.choices.pairs:
+                    suggestions |= {family: asked for family, asked in SUGGESTED.items() if family != own}
                 follow = FOLLOW if state.dialogues else None
                 question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
             with gr.Column(elem_id="show", min_width=270):

@@ -18,7 +18,10 @@ from specllava.toyworld.scene import Split, sample_scene
 from visual.page.notices import info
 from visual.player.encoding import LONGEST_SIDE, data_address
 
-TOY_KNOWS = "The toy pair knows only its own cartoon scenes."
+SEEN: Final = {  # by family of a pair that has seen nothing but the toy world
+    "toy": "The toy pair knows only its own cartoon scenes.",
+    "smol": "The pair smol has seen cartoon scenes only.",
+}
 STRANGE = "This scene has a thing in a colour in which training never showed it."
 SCENE_PIXELS = 384  # of a scene on the page
 PICTURE_PIXELS = 1344  # on the longer side: no family of models looks at more
@@ -29,6 +32,11 @@ GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground is seen on a 
 TEXT: Final = 38  # pixels, legible where the page shows the sheet at a quarter of its size
 RATIOS: Final = (0.5, 2.0)  # width over height of a cell, at least and at most
 Cell = tuple[Image.Image, str]  # a picture and its label, "" without
+
+
+def family_of(pair: str) -> str:
+    """Return what pairs of one target have in common in their names."""
+    return pair.split("-")[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import AS_STARTED, chosen_models
-from visual.page.pictures import TOY_KNOWS, address_of
+from visual.page.pictures import SEEN, address_of, family_of
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update, prepared, seen_picture
 from visual.player.bounds import shorten_question
@@ -90,8 +90,9 @@ def race_kind(state: AppState) -> RunKind:
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         shown = seen_picture(inputs, backend)
         picture = address_of(shown)
-        unknown = state.toy and inputs.models.pair == AS_STARTED and shown.uploaded
-        source = f"live run: {TOY_KNOWS[:1].lower()}{TOY_KNOWS[1:-1]}" if unknown else "live run"
+        pair = state.pair if inputs.models.pair == AS_STARTED else inputs.models.pair
+        seen = SEEN.get(family_of(pair), "") if shown.uploaded else ""
+        source = f"live run: {seen[:1].lower()}{seen[1:-1]}" if seen else "live run"
         preparing = backend.preparing(config)
         if state.dialogues is None:
             events = prepared(preparing, lambda: backend.race(shown.open(), inputs.question, config))

@@ -3,8 +3,8 @@
 The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
 
-* ``run`` (first): what ran, where it plays from, the scale of the entropies; the ``dialogue`` and number of the
-  ``turn``, and the rows of the ``turns`` before it;
+* ``run`` (first): what ran, the ``drafter`` if it is no model, where it plays from, the scale of the entropies; the
+  ``dialogue`` and number of the ``turn``, and the rows of the ``turns`` before it;
 * ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn have more; it is the
   speculative one, where it runs. They have the headline so far, the draft's ``doubt`` before each token, and the tokens
   before which the tree branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step;
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from specllava.core.metrics import saved_tokens, summarise
+from specllava.core.token_text import TextJoiner, shorten_bytes
 from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
@@ -35,7 +36,7 @@ from visual.player.grounding import grounding_of
 from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
-from visual.player.summary import settings_summary
+from visual.player.summary import drafter_name, settings_summary
 from visual.player.turns import DialoguePosition
 
 SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
@@ -75,6 +76,7 @@ class FrameList:
         self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
         self._steps = dict.fromkeys(lanes, 0)
         self._clock = dict.fromkeys(lanes, 0.0)
+        self._joiners = {lane: TextJoiner() for lane in lanes}
         self._totals = RunningHeadline()
         self._cached = 0  # columns of the target's KV cache before the next step of the lane that is drawn
         self.frames: list[str] = []
@@ -101,7 +103,7 @@ class FrameList:
         config, setting = lead.config, lead.setting
         self._add(
             "run", id=uuid.uuid4().hex, **self._opening, **self._position.opening(), prompt=strip_bidi(lead.prompt),
-            led=self._lead_lane,
+            led=self._lead_lane, drafter=drafter_name(lead.drafter or config.drafter),
             absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
             settings=strip_bidi(
                 settings_summary(config, lead.rule, lead.drafter, _draft_kind(lead), setting.generation_config)
@@ -112,7 +114,7 @@ class FrameList:
         )  # fmt: skip
         for lane in self._lanes:
             trace = traces[lane]
-            token = _words(trace, (trace.prefill.first_token,), 0 if lane == SPECULATIVE else None)
+            token = self._words(lane, trace, (trace.prefill.first_token,), 0 if lane == SPECULATIVE else None)
             self._clock[lane] = trace.prefill.total
             self._add(
                 "prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token],
@@ -127,7 +129,8 @@ class FrameList:
             self._steps[lane] += 1
             self._clock[lane] += step.seconds.total
             times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
-            words = _words(trace, step.emitted, len(step.verification.accepted) if lane == SPECULATIVE else None)
+            accepted = len(step.verification.accepted) if lane == SPECULATIVE else None
+            words = self._words(lane, trace, step.emitted, accepted)
             if lane == self._lead_lane:
                 totals = self._headline_at(traces, self._clock[lane])
                 doubt = [None if nats is None else round(nats, 3) for nats in doubts(step)]
@@ -138,6 +141,20 @@ class FrameList:
                 self._cached += len(step.verification.path)
             else:
                 self._add("step", lane=lane, seconds=times, tokens=words)
+
+    def _words(self, lane: str, trace: DecodeTrace, tokens: Sequence[int], accepted: int | None) -> list[list[str]]:
+        """Return ``[text, source]`` of each token; a character comes with its last piece.
+
+        Args:
+            accepted: how many come from the draft; ``None``: no draft at all.
+        """
+        words = []
+        for position, token in enumerate(tokens):
+            source = "plain" if accepted is None else "accepted" if position < accepted else "target"
+            end = token in trace.eos_token_ids
+            text = "" if end else shorten_bytes(self._joiners[lane].add(trace.texts[token]))
+            words.append([strip_bidi(text), f"{source} end" if end else source])
+        return words
 
     def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
         if self._absent:
@@ -228,13 +245,3 @@ def playing_speed(alone: DecodeTrace) -> float:
     if math.isnan(pace):
         return 1.0
     return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
-
-
-def _words(trace: DecodeTrace, tokens: tuple[int, ...], accepted: int | None) -> list[list[str]]:
-    """Return ``[text, source]`` of each token; ``accepted`` of them come from the draft, ``None``: no draft at all."""
-    words = []
-    for position, token in enumerate(tokens):
-        source = "plain" if accepted is None else "accepted" if position < accepted else "target"
-        end = token in trace.eos_token_ids
-        words.append(["", f"{source} end"] if end else [strip_bidi(trace.texts[token]), source])
-    return words

@@ -164,7 +164,8 @@ def _sameness(result: Comparison, together: DecodeTrace, finished: bool) -> tupl
         return "one stopped", f"the first {result.tokens} tokens are the same", "differs"
     kind = "a near-tie, rounding decides" if result.near_tie else "more than rounding"
     assert result.position is not None  # a margin belongs to a position
-    return f"differs at {result.position + 1} ✗", f"target's margin there {result.margin:.1e}: {kind}", "differs"
+    whose = "the draw's" if together.config.temperature > 0 else "target's"
+    return f"differs at {result.position + 1} ✗", f"{whose} margin there {result.margin:.1e}: {kind}", "differs"
 
 
 def number(value: float, form: str) -> str:

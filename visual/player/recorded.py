@@ -21,6 +21,7 @@ from specllava.core.limits import highest
 from specllava.core.race_file import NamedTrace
 from specllava.core.trace import DecodeTrace, read_trace
 from specllava.core.trace_fields import parse_json
+from visual.figures.labels import strip_bidi
 from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
 
 LANES = ("target_only", "speculative")
@@ -113,6 +114,16 @@ def load_recorded(folder: Path) -> tuple[Recorded, ...]:
         if race.image is None:
             raise ValueError(f"{race.name}.json has no picture beside it")
     return races
+
+
+def titles(races: Sequence[Recorded]) -> list[str]:
+    """Return what examples are called: their questions, and where there are several pairs, each one's own."""
+    several = len({race.lead.setting.pair for race in races}) > 1
+    return [strip_bidi(_title(race) + (f" (pair {race.lead.setting.pair})" if several else "")) for race in races]
+
+
+def _title(race: Recorded) -> str:
+    return f"A dialogue of {len(race.turns)} questions: {race.prompt}" if race.later else race.prompt
 
 
 def read_recorded(path: Path, most: int | None = None) -> Recorded:

@@ -43,6 +43,11 @@ def phrases(options: Mapping[str, FieldInfo]) -> dict[str, str]:
 PHRASES: Final = phrases(vars(DecodingConfig)["__pydantic_fields__"])
 
 
+def drafter_name(drafter: str) -> str | None:
+    """Return the name of a drafter that is no model of its own, in words; ``None`` for a draft model."""
+    return None if drafter == "model" else DRAFTERS.get(drafter, drafter)
+
+
 def settings_summary(
     config: DecodingConfig,
     rule: str | None = None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from specllava.core.token_text import join_texts, shorten_bytes
 from specllava.core.trace import DecodeTrace, StepTrace
-from visual.figures.labels import continues_word, strip_bidi, token_label
+from visual.figures.labels import continues_word, strip_bidi, text_label, token_label
 
 LONGEST_PATH = 80
 LONGEST_WORD = 24
@@ -35,7 +36,7 @@ def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) ->
     start = len(pieces) - min(words, len(step.tree.path(node)))
     while start and continues_word(trace.texts[pieces[start - 1]], trace.texts[pieces[start]]):
         start -= 1
-    text = strip_bidi("".join(trace.texts[token] for token in pieces[start:])).strip()
+    text = strip_bidi(shorten_bytes(join_texts(trace.texts[token] for token in pieces[start:]))).strip()
     text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
     return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
 
@@ -67,8 +68,7 @@ def _word(trace: DecodeTrace, before: list[int], token: int, after: Iterable[int
         if not _joined(trace, pieces[-1], piece):
             break
         pieces.append(piece)
-    word = "".join(token_label(trace, piece) for piece in pieces)
-    return word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…"
+    return text_label(join_texts(trace.texts[piece] for piece in pieces), LONGEST_WORD)
 
 
 def _joined(trace: DecodeTrace, before: int, token: int) -> bool:

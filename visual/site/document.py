@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from visual.figures.labels import strip_bidi
 from visual.player import markup
 from visual.player.lessons import Lesson
-from visual.player.recorded import Recorded
+from visual.player.recorded import Recorded, titles
 from visual.player.static_files import static_text
 
 README: Final = """---
@@ -71,14 +71,15 @@ def index_html(
         pays: data of the card "Does it pay for me?", packed.
         live, code: addresses to link to; "" for none.
     """
+    named = list(zip(examples, titles([one.race for one in examples]), strict=True))
     parts = {
         "head": _head(files),
         "masthead": markup.masthead(),
         "links": markup.links(code, live),
-        "chosen": "".join(f"<li>{_link('example', one.name, _title(one.race))}</li>" for one in examples),
+        "chosen": "".join(f"<li>{_link('example', one.name, name)}</li>" for one, name in named),
         "player": static_text("player.html"),
         "lessons": "".join(map(_lesson, lessons)),
-        "examples": "".join(map(_example, examples)),
+        "examples": "".join(_example(one, name) for one, name in named),
         "footer": markup.footer(),
         "index": json.dumps(index, ensure_ascii=False).replace("<", "\\u003c"),
         "pays": pays,
@@ -114,11 +115,6 @@ def _link(kind: str, value: str, text: str) -> str:
     return f'<a href="?{query}" data-opens="{kind} {escape(value)}">{escape(text)}</a>'
 
 
-def _title(race: Recorded) -> str:
-    prompt = strip_bidi(race.prompt)
-    return f"A dialogue of {len(race.turns)} questions: {prompt}" if race.later else prompt
-
-
 def _lesson(lesson: Lesson) -> str:
     text = lesson.text
     title = _link("lesson", str(lesson.number), text.title)
@@ -126,10 +122,10 @@ def _lesson(lesson: Lesson) -> str:
     return f"<li><h3>{title}</h3><p>{escape(text.question)}</p>{answer}</li>"
 
 
-def _example(example: Example) -> str:
+def _example(example: Example, title: str) -> str:
     turns = "".join(
         f"<p><b>{escape(strip_bidi(turn.prompt))}</b> {escape(strip_bidi(turn.lead.text))}</p>"
         for turn in example.race.turns
     )
     image = f'<img src="{_href(example.picture)}" alt="" loading="lazy">' if example.picture else "<span></span>"
-    return f"<article>{image}<h3>{_link('example', example.name, _title(example.race))}</h3>{turns}</article>"
+    return f"<article>{image}<h3>{_link('example', example.name, title)}</h3>{turns}</article>"

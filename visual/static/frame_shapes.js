@@ -48,7 +48,7 @@ const GROUNDING = { ids: list(count), factor: number, words: list({ at: count, s
 const CHART = { question: text, answer: text, columns: list(text), rows: list(list(text)), figures: list(both(drawable, { data: list(object), layout: object })) };
 
 const FRAMES = {
-  run: { id: text, source: text, setting: text, settings: text, prompt: text, led: lane, absent: byName(text), speed: number, threshold: maybe(number), ceiling: number,
+  run: { id: text, source: text, setting: text, settings: text, prompt: text, led: lane, drafter: maybe(text), absent: byName(text), speed: number, threshold: maybe(number), ceiling: number,
     sampled: maybe(text), picture: maybe(PICTURE), lesson: maybe(LESSON), dialogue: maybe(text), turn: maybe(count), turns: maybe(list(TURN)), against: maybe(text), a_name: maybe(text), b_name: maybe(text) },
   prefill: { lane, seconds: duration, tokens: WORDS, ids: list(count), prompt_tokens: maybe(count), reused_tokens: maybe(count), image_tokens: maybe(count) },
   step: { lane, seconds: row(duration, duration, duration), tokens: WORDS },

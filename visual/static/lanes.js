@@ -18,6 +18,8 @@ export function createLanes(root, names) {
   });
   const other = (lane) => lanes[1 - lanes.indexOf(lane)];
   const whole = root.querySelector(".whole");
+  const [guesser, key] = [".guesser", ".word-accepted"].map((part) => grid.querySelector(part));
+  const model = [guesser.textContent, key.textContent]; // if no other drafter is named
   let parted = Infinity; // the first place where the lanes have different words
   let met = false; // equal words have met
   let ended = false; // both lanes have, and the run with them
@@ -34,6 +36,7 @@ export function createLanes(root, names) {
     [parted, met, ended] = [Infinity, false, false];
     grid.classList.remove("met");
     grid.classList.toggle("by-chance", Boolean(run.sampled));
+    [guesser.textContent, key.textContent] = run.drafter ? [`With ${run.drafter}`, run.drafter] : model;
     grid.classList.toggle("single", Object.keys(run.absent).length > 0);
     for (const lane of lanes) {
       Object.assign(lane, { cells: [], rest: [], said: 0, absent: lane.name in run.absent, cursor: null });

@@ -31,7 +31,7 @@ export function create({ name, title }, change, offers) {
       ...fitting.map(label));
     others.hidden = rest.length === 0;
     others.replaceChildren(
-      make("summary", {}, `${rest.length} more, which do not fit`),
+      make("summary", {}, `${rest.length} more, which cannot be loaded here`),
       ...rest.map(({ name: pair, why }) => make("p", { class: "help" }, make("b", {}, pair), ` ${why}`)));
     show(chosen);
   }
@@ -43,7 +43,13 @@ export function create({ name, title }, change, offers) {
   }
 
   others.hidden = true;
-  return { row, show, refuse: () => {}, ask };
+  // Chooses a pair by its name, if it is offered and can be loaded; options that are `given` stay.
+  async function choose(pair, given) {
+    const offer = pair && (await offers().catch(() => [])).find((one) => one.name === pair && !one.why);
+    if (offer) change({ ...offer.tree, ...given, [name]: pair });
+  }
+
+  return { row, show, refuse: () => {}, ask, choose };
 }
 
 function make(tag, attributes, ...children) {

@@ -2,7 +2,8 @@
 // DecodingConfig; which options count for now, and the summary of them, is asked of the server after every change.
 
 const MANY = 150; // milliseconds in which changes reach the server as one
-const NAMED = "set-"; // before an option's name in the address
+const NAMED = "set-"; // before an option's name in the address; a pair's has none
+const PAIR = "pair";
 const LONGEST = 2000; // characters of a value in an address
 
 // `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js); `pair_choice` makes the choice
@@ -35,8 +36,10 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   find(".drawer-run").addEventListener("click", run);
   watch("value", show);
   describe(props.described);
-  const linked = addressed(props.groups, new URLSearchParams(location.search));
+  const query = new URLSearchParams(location.search);
+  const linked = addressed(props.groups, query);
   if (Object.keys(linked).length) change(linked);
+  controls.get(PAIR)?.choose(query.get(PAIR), linked);
   show();
 
   function run() {
@@ -44,7 +47,16 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
     document.querySelector(props.run).click();
   }
 
+  // The questions of the chosen pair, or of the page's own.
+  function suggest() {
+    const rows = [...document.querySelectorAll(".suggestions")];
+    const [family] = (props.value[PAIR] ?? "").split("-"); // pairs of one target share the start of their names
+    const chosen = rows.find(({ id }) => id === `suggest-${family}`) ?? rows[0];
+    for (const row of rows) row.classList.toggle("of-another", row !== chosen);
+  }
+
   function show() {
+    suggest();
     for (const [name, control] of controls) control.show(props.value[name], props.value);
     find(".presets").querySelectorAll("button").forEach((button, place) => {
       const chosen = Object.entries(kept(props.presets[place].changes, props.value)).every(([name, value]) => same(value, props.value[name]));
@@ -72,7 +84,7 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   }
 }
 
-// Options of a link, as the form holds them; the server refuses what is none. A link loads no other models.
+// Options of a link, as the form holds them; the server refuses what is none. A pair is chosen, and loaded when it runs.
 function addressed(groups, query) {
   const options = groups.flatMap(({ options }) => options).filter(({ name, loads }) => !loads && query.has(NAMED + name));
   return Object.fromEntries(options.map(({ name, bounds }) => {
@@ -84,8 +96,9 @@ function addressed(groups, query) {
 function keepInAddress(groups, value, defaults) {
   const address = new URL(location.href);
   for (const { name, loads } of groups.flatMap(({ options }) => options)) {
-    if (loads || same(value[name], defaults[name])) address.searchParams.delete(NAMED + name);
-    else address.searchParams.set(NAMED + name, value[name] ?? "");
+    const key = loads ? name : NAMED + name;
+    if (same(value[name], defaults[name])) address.searchParams.delete(key);
+    else address.searchParams.set(key, value[name] ?? "");
   }
   history.replaceState(history.state, "", address);
 }

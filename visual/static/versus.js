@@ -95,12 +95,11 @@ export function create(root, { plotly, modules, frames }) {
     return stranger || parting(a.words, b.words, shared);
   }
 
-  function button({ text, source }, at, sides, ceiling) {
-    const end = source.endsWith("end");
+  function button({ text, shown, end }, at, sides, ceiling) {
     const marks = sides.map((side, place) => ({
       ...markOf(side.words[at], "AB"[place], ceiling), sign: side.words[at].mark ? ribbon.forkSign() : "",
     }));
-    const made = compared.markedWord({ text: end ? "■" : text.trim() || "␣", glued: !end && !/^\s/.test(text), marks }, "button");
+    const made = compared.markedWord({ text: shown, glued: !end && !/^\s/.test(text), marks }, "button");
     Object.assign(made, { type: "button", tabIndex: -1 });
     made.dataset.at = at;
     return made;
@@ -166,10 +165,16 @@ function sideOf(list, name) {
   const steps = parsed.filter(({ kind, lane }) => (kind === "prefill" || kind === "step") && lane === run.led);
   const alone = parsed.filter(({ kind, lane }) => (kind === "prefill" || kind === "step") && lane === "target-only");
   const words = steps.flatMap((frame, step) => frame.tokens.map(([text, source], place) => ({
-    text, source, step, place, id: frame.ids[place], doubt: frame.doubt?.[place] ?? null,
+    text, source, ...legible(text, source), step, place, id: frame.ids[place], doubt: frame.doubt?.[place] ?? null,
     mark: frame.marks?.find(([, at]) => at === place)?.[0],
   })));
   return { list, run, steps, alone, words, numbers: parsed.at(-1).numbers ?? {}, name: name || run.settings };
+}
+
+// What stands for a token: a character comes with its last piece, the pieces before it have no text.
+function legible(text, source) {
+  const end = source.endsWith("end");
+  return { end, shown: end ? "■" : text.trim() || (text ? "␣" : "…") };
 }
 
 function common(a, b) {
@@ -186,7 +191,7 @@ function unlike(a, b) {
 
 function parting(a, b, shared) {
   if (shared === a.length && shared === b.length) return `Equal ✓: both say the same ${shared} tokens.`;
-  const said = (words) => (words[shared] ? `“${words[shared].text.trim() || "■"}”` : "nothing more");
+  const said = (words) => (words[shared] ? `“${words[shared].shown}”` : "nothing more");
   return `The answers part at token ${shared + 1}: A says ${said(a)}, B says ${said(b)}. Aligned up to there.`;
 }
 

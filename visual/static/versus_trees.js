@@ -30,7 +30,7 @@ async function stepAt({ steps, words }, at, unpacked) {
   const path = [0, ...[...verdict].flatMap((code, node) => (code === "a" ? [node] : []))];
   const node = word.step ? (path[word.place + 1] ?? verdict.indexOf("n")) : 0;
   const said = words.filter(({ step }) => step < number).map(({ id }) => id);
-  return { number, picture, node, said, word: word.text.trim() || "■" };
+  return { number, picture, node, said, word: word.shown };
 }
 
 // The whole text down to every guess, as ids: equal ones are the same guess, however the two answers were cut into steps.

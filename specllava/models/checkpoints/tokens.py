@@ -8,9 +8,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from specllava.core.token_text import BYTE, byte_text
 
 IMAGE_MARKER = "<image>"
 CHARACTERS: Final = 16  # of a token, more than texts have on average; of a longer text a beginning is tokenised first
+_BYTE_VALUES: Final = {sign: value for value, sign in bytes_to_unicode().items()}  # of byte-level tokenizers
 
 
 class TextError(ValueError):
@@ -171,11 +175,20 @@ class Detokenizer:
         return text.strip()
 
     def text_of(self, token: int) -> str:
-        """Return the text that one token adds, its leading space included.
+        """Return the text that one token adds, its leading space included; bytes of a piece of a character.
 
         Decoded after another token, because some tokenizers drop the space of a text's first one.
         """
         if token not in self._texts:
             whole: str = self._tokenizer.decode([*self._anchor, token])
-            self._texts[token] = whole[len(self._before) :]
+            text = whole[len(self._before) :]
+            self._texts[token] = self._bytes_of(token) or text if "\ufffd" in text else text
         return self._texts[token]
+
+    def _bytes_of(self, token: int) -> str:
+        """Return the text of a token's bytes; "" where its tokenizer does not spell them."""
+        spelled: str = self._tokenizer.convert_ids_to_tokens(token)
+        if BYTE.fullmatch(spelled):
+            return spelled
+        values = [_BYTE_VALUES.get(sign) for sign in spelled]
+        return "" if None in values else byte_text(bytes(value for value in values if value is not None))

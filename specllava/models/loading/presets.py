@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from specllava.core.files import shipped
+from specllava.core.files import cached, shipped
 from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.models.drafts.draft_reading import DraftReading
 
@@ -22,6 +22,10 @@ LICENCES: Final = {
     "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "the target: Llama 3.1's terms (HF_TOKEN)",
 }
 NO_FIGURES: Final = "no figures are known"
+FETCH_SMOL: Final = (
+    "the language model of the pair smol is not on this machine: python -m specllava fetch smol"
+    " (93 MB download, 270 MB on disk)"
+)
 Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
 
@@ -58,6 +62,7 @@ class Preset:
         measured: what others measured with a published draft, greedily, and who they are; nothing of it was repeated
             here.
         tree: options of decoding with which they measured; what a user asks for wins.
+        fetched: how the target's directory comes to be, if it does not ship; one line.
     """
 
     target: Source
@@ -68,25 +73,38 @@ class Preset:
     family: str = ""
     measured: str = ""
     tree: Tree = field(default_factory=dict)
+    fetched: str = ""
 
     @property
     def shipped(self) -> bool:
-        """Whether it comes with the project, and loads without a network."""
+        """Whether its models are directories, and load without a network: with the project, or fetched before."""
         return isinstance(self.target, Path)
 
+    @property
+    def missing(self) -> str:
+        """Why it cannot be loaded, if its target is to be fetched first; else ""."""
+        return self.fetched if self.fetched and not Path(self.target, "config.json").is_file() else ""
+
     def chosen(self, draft: Source | None, asked: DraftReading) -> tuple[Source | None, DraftReading]:
-        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known."""
+        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known.
+
+        Raises:
+            ValueError: the target is to be fetched first.
+        """
+        if self.missing:
+            raise ValueError(self.missing)
         return (self.draft, asked.over(self.reading)) if draft is None else (draft, asked)
 
 
 def presets() -> dict[str, Preset]:
     """Return pairs by name: those that ship with the project, and models that others publish."""
-    toy = ASSETS / "toy"
+    toy, smol = ASSETS / "toy", cached("smol") / "target"
     return {
         "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
         "toy-eagle": Preset(toy / "target", toy / "eagle"),
         "toy-eagle-compressed": Preset(toy / "target", toy / "eagle-compressed"),
+        "smol": Preset(smol, licence="language model: Apache-2.0, by specllava fetch smol", fetched=FETCH_SMOL),
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),

@@ -1,0 +1,122 @@
+"""Evaluation of the pair smol's target: truth of its free answers, and fluency."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from specllava.core.config import DecodingConfig
+from specllava.pair import Pair
+from specllava.smol.questions import FREE
+from specllava.smol.statements import loose_words, mentions
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.evaluate import EVALUATION_START
+from specllava.toyworld.phrases import NUMBERS, PLURALS
+from specllava.toyworld.scene import Scene, scenes
+
+SIZE: Final = 256  # pixels of a drawn scene
+DIGITS: Final = {str(number): number for number in range(10)} | {word: number for number, word in enumerate(NUMBERS)}
+TOPICS: Final = 40  # of Python's documentation
+CHARACTERS: Final = 3000  # of a topic
+WINDOW: Final = 512  # tokens of a text that perplexity is measured on at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Counts over the answers of one kind of picture; ``loose`` are colours of nothing that the parser knows."""
+
+    answers: int
+    mentions: int
+    right: int
+    counts: int
+    counted_right: int
+    loose: Counter[str]
+
+    def rates(self) -> dict[str, Any]:
+        return {
+            "answers": self.answers,
+            "mentions": self.mentions,
+            "mentions_right": self.right / max(1, self.mentions),
+            "counts_right": self.counted_right / max(1, self.counts),
+            "not_parsed": dict(self.loose.most_common(20)),
+        }
+
+
+def evaluate_truth(pair: Pair, count: int, config: DecodingConfig, blind: bool = False) -> Truth:
+    """Ask about ``count`` held-out scenes one free question and one of number each.
+
+    Args:
+        blind: the model is shown grey; what it then gets right is chance.
+    """
+    named = right = counted = 0
+    loose = Counter[str]()
+    for number, scene in enumerate(tqdm(scenes("held-out", EVALUATION_START, count), total=count, desc="scenes")):
+        picture = Image.new("RGB", (SIZE, SIZE), (128, 128, 128)) if blind else draw_scene(scene, SIZE)
+        questions = FREE[list(FREE)[number % len(FREE)]][0]
+        asked = random.Random(number).choice(questions).format(kind=scene.things[0].kind)
+        text = pair.generate(picture, asked, config).text
+        objects = [mention for mention in mentions(text) if mention.colour and not mention.negated]
+        named += len(objects)
+        right += sum(mention.fits(scene) for mention in objects)
+        loose.update(loose_words(text))
+        question, wanted = count_question(scene, number)
+        counted += read_number(pair.generate(picture, question, config).text) == wanted
+    return Truth(count, named, right, count, counted, loose)
+
+
+def count_question(scene: Scene, number: int) -> tuple[str, int]:
+    """Return a question of number, about all objects or one kind, and its answer."""
+    if number % 2:
+        return "How many objects are there?", len(scene.things)
+    kind = scene.things[0].kind
+    return f"How many {PLURALS[kind]} are there?", sum(thing.kind == kind for thing in scene.things)
+
+
+def read_number(text: str) -> int | None:
+    """Return the first number of an answer; an indefinite article counts as one."""
+    words = text.lower().replace(",", " ").replace(".", " ").split()
+    return next((DIGITS.get(word, 1) for word in words if word in DIGITS or word in ("a", "an", "single")), None)
+
+
+@torch.inference_mode()
+def perplexity(model: PreTrainedModel, tokenizer: Any, texts: Iterable[str]) -> float:
+    """Return the perplexity of plain texts, in windows of 512 tokens; the first token of each is given."""
+    total, tokens = 0.0, 0
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids[0].to(model.device)
+        for part in ids.split(WINDOW):
+            if len(part) < 2:
+                continue
+            logits = model(input_ids=part[None]).logits[0, :-1].float()
+            total += float(F.cross_entropy(logits, part[1:], reduction="sum"))
+            tokens += len(part) - 1
+    if not tokens:
+        raise ValueError("no text of two tokens or more to measure perplexity on")
+    return math.exp(total / tokens)
+
+
+def compare_fluency(pair: Pair, plain: Path) -> dict[str, float]:
+    """Return the perplexity of the target and of the language model as it was, on Python's own documentation.
+
+    Args:
+        plain: directory of the language model.
+
+    Raises:
+        OSError, ValueError: no model there.
+    """
+    texts = [topics[name][:CHARACTERS] for name in sorted(topics)[:TOPICS]]
+    before = AutoModelForCausalLM.from_pretrained(plain, dtype=pair.target.dtype).eval()
+    tokenizer = pair.processor.tokenizer
+    return {"target": perplexity(pair.target, tokenizer, texts), "plain": perplexity(before, tokenizer, texts)}

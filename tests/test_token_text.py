@@ -1,0 +1,83 @@
+"""Tokens that are pieces of a character: bytes on trees, the character in answers and sentences."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import smol
+from support.visual_traces import hand_made, retexted
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from specllava.core.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
+from specllava.core.trace import DecodeTrace
+from specllava.core.tree import DraftTree
+from specllava.models.checkpoints.tokens import Detokenizer
+from visual.figures.labels import token_label
+from visual.figures.step_layout import StepLayout
+from visual.player.explanations import step_sentence
+from visual.player.frames import recorded_frames
+from visual.player.node_cards import node_cards
+from visual.player.whole_words import path_text, word_after, word_at
+
+TEXTS = ("你好 😀 naïve", "👩‍👩‍👧 ok", "a\n€ b", "Ω", "\ufffd")
+
+
+def byte_fallback() -> PreTrainedTokenizerFast:
+    """A tokenizer of "a" and bytes, as LLaVA-1.5's spells what its vocabulary lacks."""
+    tokens = ["<unk>", "a", *(f"<0x{byte:02X}>" for byte in range(256))]
+    places = {token: place for place, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(places, [], unk_token="<unk>", byte_fallback=True))
+    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+def spoken(*, last: str = " left") -> DecodeTrace:
+    """A step that says a face in two tokens; the draft also guesses another face, and begins a third character."""
+    tree = DraftTree((8, 3, 2, 1, 4), (-1, 0, 1, 1, 2), (0.0, -0.1, -0.2, -1.0, -0.5), (None,) * 5)
+    made = hand_made(tree, (1, 2), 5)
+    return retexted(
+        made, {3: " <0xF0><0x9F>", 2: "<0x98><0x80>", 1: "<0x98><0x81>", 4: "<0xE4>", 5: last}
+    )
+
+
+@pytest.mark.parametrize("tokenizer", [smol.tokenizer(), byte_fallback()], ids=["byte-level", "byte fallback"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_pieces_of_characters_are_bytes_that_join_to_the_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    texts = Detokenizer(tokenizer)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    pieces = [texts.text_of(token) for token in ids]
+    assert len(pieces) > len(text.encode()) - 3 and "\ufffd" not in pieces
+    assert join_texts(pieces) == tokenizer.decode(ids)
+
+
+def test_bytes_that_are_no_character_stay_bytes() -> None:
+    assert byte_text(b" \xe4\xbd") == " <0xE4><0xBD>" and byte_text("é".encode()) == "é"
+    assert join_texts(["<0xE4>", "a", "<0xBD>", "<0xF0><0x9F>"]) == "<0xE4>a<0xBD><0xF0><0x9F>"
+    assert join_texts(["\ud800"]) == "<0xED><0xA0><0x80>"  # half of a character, of a file
+    assert shorten_bytes("a<0xE4><0xBD> <0xA0>, <0x41>") == "a<E4 BD> <A0>, <0x41>"
+    joiner = TextJoiner()
+    assert [joiner.add(piece) for piece in (" <0xF0><0x9F>", "<0x98>", "<0x80>!")] == [" ", "", "😀!"]
+
+
+def test_trees_show_bytes_and_sentences_characters() -> None:
+    trace = spoken()
+    step = trace.steps[0]
+    labels = StepLayout(trace, step).labels
+    assert labels[:5] == ("a", "<F0 9F>", "…<98 80>", "…<98 81>", "<E4>")
+    assert token_label(trace, 3) == "<F0 9F>"
+    assert word_at(trace, step, 1) == word_at(trace, step, 2) == "😀" and word_at(trace, step, 3) == "😁"
+    assert path_text(trace, step, 2) == "a 😀" and word_after(trace, step, 2, 5) == "left"
+    said = "".join(text for _, text in step_sentence(trace, step))
+    assert "After 😀 the draft expected <E4>" in said
+    written = json.dumps(node_cards(StepLayout(trace, step)), ensure_ascii=False)
+    assert "\ufffd" not in written and "<0x" not in written and "<F0 9F>" in written
+
+
+def test_a_character_stands_in_the_lane_where_its_last_piece_came() -> None:
+    frames = [json.loads(frame) for frame in recorded_frames(None, spoken())]
+    (step,) = [frame for frame in frames if frame["kind"] == "step"]
+    assert step["tokens"] == [[" ", "accepted"], ["😀", "accepted"], [" left", "target"]]
+    (cut,) = [json.loads(one) for one in recorded_frames(None, spoken(last="<0xE4>")) if '"kind":"step"' in one]
+    assert cut["tokens"][-1] == ["", "target"]
