@@ -53,7 +53,9 @@ class EvaluateSmol:
     """Write the rates to this file."""
 
     pair: PairOptions = field(default_factory=lambda: PairOptions(preset="smol"))
-    decoding: DecodingOptions = field(default_factory=lambda: DecodingConfig(max_new_tokens=80, drafter="prompt-lookup"))
+    decoding: DecodingOptions = field(
+        default_factory=lambda: DecodingConfig(max_new_tokens=80, drafter="prompt-lookup")
+    )
 
     def run(self, console: Console) -> None:
         if self.scenes < 1:
