@@ -4,8 +4,9 @@
         --picture docs/science-grounding.svg
 
 ``grounding``: a draft that sees the picture is in less doubt. ``view``: what the draft sees of it is turned away from
-what the target sees, by degrees. ``tree``: with as many guesses a tree gets further than a chain.
-``distillation``: the nearer the draft's distribution is to the target's, the more of its guesses stand.
+what the target sees, by degrees. ``merging``: operators without weights shorten it for a draft that learnt with none.
+``tree``: with as many guesses a tree gets further than a chain. ``distillation``: the nearer the draft's distribution
+is to the target's, the more of its guesses stand.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
 from specllava.lab.grounding import blank_picture
+from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
+from specllava.models.drafts.compressors import add_compressor
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.toyworld.scene_questions import scene_questions
@@ -35,6 +38,8 @@ NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
 STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
 SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of something else in the features that the draft reads
+RATIOS: Final = (1, 2, 4, 8, 16)  # image slots for each entry that the draft reads
+OPERATORS: Final[tuple[OperatorName, ...]] = ("prune", "pool", "merge")  # those without weights
 NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement", "wasted")
 View = Callable[[Tensor, Tensor], Tensor]  # of the features of a question's own picture and of the next question's
 
@@ -47,7 +52,7 @@ class MechanismConfig:
         prompts: held-out ones, most of them for a description.
     """
 
-    mechanism: Literal["grounding", "view", "tree", "distillation"]
+    mechanism: Literal["grounding", "view", "merging", "tree", "distillation"]
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
     json: Path | None = None
@@ -128,6 +133,22 @@ def like(features: Tensor) -> Tensor:
     return features.mean(-2, keepdim=True) + noise * features.std(-2, keepdim=True)
 
 
+def _merging(pair: Pair, config: DecodingConfig) -> list[Variant]:
+    """Shorten the picture for the draft by every operator and ratio; at 1 it stays whole."""
+    found = []
+    for number, name in enumerate(OPERATORS):
+        for ratio in RATIOS:
+            draft = deepcopy(pair.draft)
+            assert draft is not None
+            if ratio > 1:
+                add_compressor(draft, CompressorConfig(name, **{f"{name}_ratio": ratio}))
+                draft.eval()
+            found.append(
+                Variant(name, str(ratio), replace(pair, draft=draft, costs=None), config, number * len(RATIOS))
+            )
+    return found
+
+
 def _tree(pair: Pair, config: DecodingConfig) -> list[Variant]:
     """Vary the number of guesses, which both rules use up: nothing but their number ends a tree or a chain."""
     free = replace(config, depth=max(NODES), min_log_prob=NO_FLOOR)
@@ -156,6 +177,7 @@ def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
 MECHANISMS: Final[dict[str, Mechanism]] = {
     "grounding": Mechanism(_grounding, ("entropy", "kl", "tau"), "picture that the draft sees"),
     "view": Mechanism(_view, ("entropy", "kl", "acceptance", "tau", "wasted"), "share of something else"),
+    "merging": Mechanism(_merging, ("kl", "tau", "acceptance"), "image slots for one entry"),
     "tree": Mechanism(_tree, ("tau", "acceptance"), "guesses of a pass at most"),
     "distillation": Mechanism(_distillation, ("kl", "entropy", "tau"), "way from before distillation (0) to after (1)"),
 }
