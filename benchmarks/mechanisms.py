@@ -141,7 +141,7 @@ def _merging(pair: Pair, config: DecodingConfig) -> list[Variant]:
             draft = deepcopy(pair.draft)
             assert draft is not None
             if ratio > 1:
-                add_compressor(draft, CompressorConfig(name, **{f"{name}_ratio": ratio}))
+                add_compressor(draft, CompressorConfig.of({"kind": name, f"{name}_ratio": ratio}))
                 draft.eval()
             found.append(
                 Variant(name, str(ratio), replace(pair, draft=draft, costs=None), config, number * len(RATIOS))

@@ -180,7 +180,16 @@ def _cell(rate: Mapping[str, float], digits: int) -> str:
 def write_rates(path: Path | None, pair: Pair, options: Any, rows: Any) -> None:
     """Write the rates of an experiment with its setting and date."""
     facts = {"setting": asdict(pair.info), "date": datetime.now(UTC).date().isoformat()}
-    write_json(path, {"rows": rows, "options": _without_files(asdict(options)), **facts})
+    write_json(path, {"rows": _without_nan(rows), "options": _without_files(asdict(options)), **facts})
+
+
+def _without_nan(rows: Any) -> Any:
+    """Put ``None`` where there is no number, for which JSON has no sign."""
+    if isinstance(rows, Mapping):
+        return {name: _without_nan(row) for name, row in rows.items()}
+    if isinstance(rows, list):
+        return [_without_nan(row) for row in rows]
+    return None if isinstance(rows, float) and math.isnan(rows) else rows
 
 
 def draw_rates(
