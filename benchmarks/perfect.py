@@ -84,7 +84,7 @@ def main(config: PerfectConfig) -> None:
     show_table(heads, lines)
     write_rates(config.json, pair, config, found)
     names = ("tau", "acceptance", *PRICES)
-    draw_rates(config.picture, found, names, list(shapes(config.decoding)), "depth of a chain; tree")
+    draw_rates(config.picture, found, names, list(shapes(config.decoding)), "depth of a chain; tree", joined=False)
 
 
 def measure(pairs: dict[str, Pair], config: PerfectConfig) -> dict[str, list[dict[str, Any]]]:
