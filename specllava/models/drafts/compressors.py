@@ -115,8 +115,7 @@ class Merge(ByRatio):
     """
 
     def _compress(self, entries: Tensor) -> Tensor:
-        count = self._count(len(entries))
-        sizes = entries.new_ones(len(entries), 1)
+        count, sizes = self._count(len(entries)), entries.new_ones(len(entries), 1)
         while len(entries) > count:
             entries, sizes = _merged(entries, sizes, min(len(entries) - count, len(entries) // 2))
         return entries
@@ -126,13 +125,11 @@ def _merged(entries: Tensor, sizes: Tensor, fewer: int) -> tuple[Tensor, Tensor]
     """Merge ``fewer`` of the entries in even places, ``[slots, width]``, into those in odd places; sizes likewise."""
     alike = F.normalize(entries.detach(), dim=-1)
     closest, partners = (alike[0::2] @ alike[1::2].t()).max(-1)
-    gone = closest.argsort(descending=True, stable=True)[:fewer]
-    into = 2 * partners[gone] + 1
-    totals = (entries * sizes).index_add(0, into, (entries * sizes)[2 * gone])
-    sizes = sizes.index_add(0, into, sizes[2 * gone])
-    stays = torch.ones(len(entries), dtype=torch.bool, device=entries.device)
-    stays[2 * gone] = False
-    return totals[stays] / sizes[stays], sizes[stays]
+    gone = 2 * closest.argsort(descending=True, stable=True)[:fewer]
+    totals = torch.cat([entries * sizes, sizes], dim=-1)
+    totals = totals.index_add(0, 2 * partners[gone // 2] + 1, totals[gone])
+    left = totals[torch.isin(torch.arange(len(entries), device=entries.device), gone, invert=True)]
+    return left[:, :-1] / left[:, -1:], left[:, -1:]
 
 
 class Conv(ByRatio):
