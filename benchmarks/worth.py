@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.replays import record
 from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.prices import UncorrectedCosts
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
@@ -29,13 +30,6 @@ from specllava.runtime.prompt import Prompt
 
 DEPTHS, NODES, FLOORS = (6, 10, 16), (12, 40), (-0.7, -1.0, -1.4, -2.0)
 WARM_UP = 12  # prompts before the counted ones: cost-aware learns from them, the others have nothing to learn
-
-
-class _AsMeasured(CostModel):
-    """The cost model of a machine that takes what the costs say: real clocks do not correct them."""
-
-    def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        return
 
 
 def count(
@@ -79,7 +73,7 @@ def main(prompts: int = 16, slopes: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.
     lines, rows = [], []
     for slope in slopes:
         costs = scaled(here, slope)
-        aware = count(pair, asked, bench_lanes(base)["cost-aware"], _AsMeasured(costs), WARM_UP)
+        aware = count(pair, asked, bench_lanes(base)["cost-aware"], UncorrectedCosts(costs), WARM_UP)
         lanes = {name: priced(steps, costs) for name, steps in {**fixed, "cost-aware": aware}.items()}
         speeds = {name: lane.speedup for name, lane in lanes.items()}
         best = {

@@ -6,7 +6,10 @@ import json
 
 from benchmarks.compression import EAGLE, MODELS, TEXT, VLM, main
 
-KEPT = {"none": (576, 2880), "prune": (29, 144), "conv": (192, 960), "resampler": (2, 2), "text": (0, 0)}
+KEPT = {
+    "none": (576, 2880), "prune": (29, 144), "merge": (29, 144), "conv": (192, 960), "resampler": (2, 2),
+    "text": (0, 0),
+}  # fmt: skip
 
 
 def test_every_compressor_is_measured_at_both_lengths(tmp_path, capsys):

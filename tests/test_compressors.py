@@ -42,6 +42,7 @@ def entries(slots: int, seed: int = 0) -> Tensor:
     [
         ("prune", {64: 4, 576: 29, 2880: 144, 1: 1}),
         ("pool", {64: 4, 576: 29, 2880: 144, 1: 1}),
+        ("merge", {64: 4, 576: 29, 2880: 144, 1: 1}),
         ("conv", {64: 22, 576: 192, 2880: 960, 1: 1}),
         ("resampler", {64: 2, 576: 2, 2880: 2, 1: 1}),
         ("text", {64: 0, 576: 0, 2880: 0, 1: 0}),
@@ -82,6 +83,47 @@ def test_pooling_averages_windows_that_cover_all(slots: int, ratio: int):
     count = -(-slots // ratio)
     bounds = [(place * slots // count, -(-(place + 1) * slots // count)) for place in range(count)]
     torch.testing.assert_close(built(given_), torch.stack([given_[begin:end].mean(0) for begin, end in bounds]))
+
+
+def merged_by_hand(given_: Tensor, count: int) -> list[list[int]]:
+    """Slots that each merged entry is the mean of, found pair by pair."""
+    groups = [[slot] for slot in range(len(given_))]
+    while len(groups) > count:
+        means = [given_[group].mean(0) for group in groups]
+        likest = []
+        for even in range(0, len(groups), 2):
+            scores = [float(F.cosine_similarity(means[even], mean, dim=0)) for mean in means[1::2]]
+            best = max(range(len(scores)), key=scores.__getitem__)
+            likest.append((scores[best], even, 2 * best + 1))
+        likest.sort(key=lambda match: -match[0])
+        gone = likest[: min(len(groups) - count, len(groups) // 2)]
+        for _, even, odd in gone:
+            groups[odd] = groups[odd] + groups[even]
+        groups = [group for place, group in enumerate(groups) if place not in {even for _, even, _ in gone}]
+    return groups
+
+
+@given(SLOTS, RATIO)
+def test_merging_makes_means_of_the_likest_slots_and_loses_none(slots: int, ratio: int):
+    given_, built = entries(slots), operator("merge", merge_ratio=ratio)
+    groups = merged_by_hand(given_, -(-slots // ratio))
+    assert sorted(slot for group in groups for slot in group) == [*range(slots)]
+    made = built(given_)
+    torch.testing.assert_close(made, torch.stack([given_[group].mean(0) for group in groups]))
+    sizes = torch.tensor([len(group) for group in groups], dtype=torch.float64)
+    torch.testing.assert_close((made * sizes[:, None]).sum(0), given_.sum(0))
+    torch.testing.assert_close(built(3 * given_), 3 * made)  # likeness has no length
+    assert torch.equal(built(given_), made)
+
+
+@given(st.integers(2, 12), st.integers(0, 50))
+def test_merging_finds_slots_that_are_equal_and_keeps_their_order(pairs: int, seed: int):
+    different = entries(pairs, seed)
+    twice = different.repeat_interleave(2, 0)
+    torch.testing.assert_close(operator("merge", merge_ratio=2)(twice), different)
+    order = torch.randperm(pairs, generator=torch.Generator().manual_seed(seed))
+    shuffled = different[order].repeat_interleave(2, 0)
+    torch.testing.assert_close(operator("merge", merge_ratio=2)(shuffled), different[order])
 
 
 @given(SLOTS, RATIO)

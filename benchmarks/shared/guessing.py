@@ -6,7 +6,7 @@ Each answer is decoded twice, speculatively and by the target alone, and has to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +14,16 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.shared.intervals import Panel, interval_figure
+from benchmarks.shared.intervals import PANEL_WIDTH, Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
+from benchmarks.shared.prices import GUESS, LEVEL
 from specllava.bench.draft_quality import draft_scores
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
+from specllava.core.growth.rule import GrowthRule
 from specllava.core.metrics import compare, summarise
-from specllava.core.trace import DecodeTrace
+from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.decoding import Event, stream
 from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
@@ -42,6 +45,7 @@ class Guessing:
         entropy, divergence: sums over the answer's tokens, in nats: of the draft, and KL(target ‖ draft).
         agreed: tokens that are the draft's likeliest.
         right: whether the answer is true; of questions whose answer is not judged, 0.
+        levels: passes of the draft, one for each level of a tree.
     """
 
     tokens: int
@@ -53,6 +57,11 @@ class Guessing:
     divergence: float
     agreed: int
     right: int = 0
+    levels: int = 0
+
+    def cost(self, level: float = LEVEL, guess: float = GUESS) -> float:
+        """Return what the steps cost, in target passes over one token, with stated prices of a level and a guess."""
+        return self.passes + level * self.levels + guess * self.drafted
 
 
 # Numerator and denominator of every rate, by its name in results.
@@ -64,11 +73,19 @@ RATES: Final[dict[str, Callable[[Guessing], tuple[float, float]]]] = {
     "agreement": lambda one: (one.agreed, one.tokens),
     "right": lambda one: (one.right, 1),
     "length": lambda one: (one.tokens, 1),
+    "untaken": lambda one: (one.drafted - one.accepted, one.drafted),
+    "wasted": lambda one: (one.drafted - one.accepted, one.passes),
+    "speed": lambda one: (one.emitted, one.cost()),
 }
 TITLES: Final = {
     "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
+    "target_entropy": "entropy of the target, nats",
     "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
-    "right": "true answers of the target, share",
+    "right": "true answers of the target, share", "untaken": "guesses that nobody takes, share",
+    "wasted": "wasted guesses per target pass", "speed": "speed, a draft pass costs 0.1",
+    "speed_free": "speed, a draft pass is free", "speed_whole": "speed, a draft pass costs 1",
+    "agreement": "the draft's best guess is right, share", "ece": "calibration error (ECE)",
+    "length": "tokens per answer",
 }  # fmt: skip
 
 
@@ -77,22 +94,45 @@ def alone(pair: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:
     return pair.run(Lane("target-only", replace(config, drafter="none"), prompt))
 
 
-@torch.inference_mode()
-def guess(
-    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace, right: bool = False
-) -> Guessing:
-    """Answer a prompt speculatively, and score the draft on the answer.
+def speculate(
+    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace, rule: GrowthRule | None = None
+) -> tuple[DecodeTrace, int]:
+    """Answer a prompt speculatively; return the trace, and the number of the draft's passes.
 
     Args:
         own: the target's own answer, see :func:`alone`.
+        rule: grows the trees in place of the rule that ``config`` names.
 
     Raises:
         DifferError: other tokens than the target's own.
     """
-    trace = pair.run(Lane("speculative", config, prompt))
+    lane = Lane("speculative", config, prompt, rule=rule)
+    request = pair.request(lane)
+    levels = 0
+
+    def counted() -> Iterator[Event]:
+        nonlocal levels
+        for event in stream(request):
+            levels += len(request.draft_pass_tokens) if isinstance(event, StepTrace) else 0
+            yield event
+
+    trace = pair.collect(lane, counted())
     same = compare(own, trace)
     if not same.identical:
         raise DifferError(f"token {same.position} is not the target's own, at a margin of {same.margin}: {trace.text}")
+    return trace, levels
+
+
+def guess(
+    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace, right: bool = False
+) -> Guessing:
+    """Answer a prompt as :func:`speculate` does, and score the draft on the answer."""
+    return scored(pair, prompt, *speculate(pair, prompt, config, own), right)
+
+
+@torch.inference_mode()
+def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int, right: bool = False) -> Guessing:
+    """Score the draft on an answer that :func:`speculate` gave."""
     answer = trace.token_ids
     scores = draft_scores(pair, prompt, answer)
     counts = summarise([trace])
@@ -100,7 +140,7 @@ def guess(
     entropy, divergence = math.fsum(scores.entropies), math.fsum(scores.divergences)
     return Guessing(
         len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted, entropy, divergence,
-        agreed, int(right),
+        agreed, int(right), levels,
     )  # fmt: skip
 
 
@@ -140,12 +180,21 @@ def _cell(rate: Mapping[str, float], digits: int) -> str:
 def write_rates(path: Path | None, pair: Pair, options: Any, rows: Any) -> None:
     """Write the rates of an experiment with its setting and date."""
     facts = {"setting": asdict(pair.info), "date": datetime.now(UTC).date().isoformat()}
-    write_json(path, {"rows": rows, "options": _without_files(asdict(options)), **facts})
+    write_json(path, {"rows": _without_nan(rows), "options": _without_files(asdict(options)), **facts})
+
+
+def _without_nan(rows: Any) -> Any:
+    """Put ``None`` where there is no number, for which JSON has no sign."""
+    if isinstance(rows, Mapping):
+        return {name: _without_nan(row) for name, row in rows.items()}
+    if isinstance(rows, list):
+        return [_without_nan(row) for row in rows]
+    return None if isinstance(rows, float) and math.isnan(rows) else rows
 
 
 def draw_rates(
     path: Path | None, series: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str], places: Sequence[str],
-    across: str, joined: bool = True,
+    across: str, joined: bool = True, width: int = PANEL_WIDTH,
 ) -> None:  # fmt: skip
     """Draw a panel of intervals for each rate.
 
@@ -154,10 +203,11 @@ def draw_rates(
         names: rates.
         across: title of the horizontal axis.
         joined: join a series by lines.
+        width: pixels of a panel.
     """
     if path is not None:
         panels = [Panel(TITLES[name], _points(series, name)) for name in names]
-        write_svg(interval_figure(panels, places, across, joined=joined), path)
+        write_svg(interval_figure(panels, places, across, joined, width), path)
 
 
 def _points(series: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
-OperatorName = Literal["prune", "pool", "conv", "resampler", "text", "weighted", "concatenated"]
+OperatorName = Literal["prune", "pool", "conv", "resampler", "text", "weighted", "concatenated", "merge"]
 CompressorKind = Literal[OperatorName, "gate"]
 KINDS: Final[tuple[CompressorKind, ...]] = (*get_args(OperatorName), "gate")
 MAX_WEIGHTED = 5  # the paper's bound for the weighted sum
@@ -20,7 +20,7 @@ class CompressorConfig:
 
     Args:
         kind: one operator for every prompt, or ``gate``, which chooses one of ``branches`` by the question.
-        prune_ratio, pool_ratio, conv_ratio: slots for each entry that is kept.
+        prune_ratio, pool_ratio, conv_ratio, merge_ratio: slots for each entry that is kept.
         queries: entries that the resampler makes of a picture.
         weighted_ratio: the one ratio of prune, pool and conv in their weighted sum.
         branches: operators between which the gate chooses.
@@ -38,11 +38,12 @@ class CompressorConfig:
     weighted_ratio: int = 3
     branches: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text")
     temperature: float = 0.5
+    merge_ratio: int = 20
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"unknown compressor {self.kind!r}: choose one of {', '.join(KINDS)}")
-        for name in ("prune_ratio", "pool_ratio", "conv_ratio", "weighted_ratio"):
+        for name in ("prune_ratio", "pool_ratio", "conv_ratio", "weighted_ratio", "merge_ratio"):
             if not getattr(self, name) >= 2:
                 raise ValueError(f"the compressor's {name} is {getattr(self, name)}: it is 2 or more")
         if self.weighted_ratio > MAX_WEIGHTED:

@@ -1,8 +1,8 @@
 """The elastic visual compressor on a draft's side (SpecVLM, arXiv 2509.11815, section 3.4).
 
 An operator makes fewer entries of one picture's run of image slots. Slots lie in the order of the text, so pooling and
-convolution take neighbours of a row of patches: LLaVA-NeXT's slots form no rectangle. A run that would not become
-shorter stays as it is.
+convolution take neighbours of a row of patches: LLaVA-NeXT's slots form no rectangle. Merging goes by likeness. A run
+that would not become shorter stays as it is.
 """
 
 from __future__ import annotations
@@ -107,6 +107,31 @@ class Pool(ByRatio):
         return F.adaptive_avg_pool1d(entries.t()[None], self._count(len(entries)))[0].t()
 
 
+class Merge(ByRatio):
+    """Merge what is most alike (ToMe, arXiv 2210.09461), as DyMU does in the tower (arXiv 2504.17040); no weights.
+
+    In each round every other entry is matched with the likest of the rest, and the likest matches become their means.
+    An entry weighs as many slots as it was made of; what remains keeps its order in the text.
+    """
+
+    def _compress(self, entries: Tensor) -> Tensor:
+        count, sizes = self._count(len(entries)), entries.new_ones(len(entries), 1)
+        while len(entries) > count:
+            entries, sizes = _merged(entries, sizes, min(len(entries) - count, len(entries) // 2))
+        return entries
+
+
+def _merged(entries: Tensor, sizes: Tensor, fewer: int) -> tuple[Tensor, Tensor]:
+    """Merge ``fewer`` of the entries in even places, ``[slots, width]``, into those in odd places; sizes likewise."""
+    alike = F.normalize(entries.detach(), dim=-1)
+    closest, partners = (alike[0::2] @ alike[1::2].t()).max(-1)
+    gone = 2 * closest.argsort(descending=True, stable=True)[:fewer]
+    totals = torch.cat([entries * sizes, sizes], dim=-1)
+    totals = totals.index_add(0, 2 * partners[gone // 2] + 1, totals[gone])
+    left = totals[torch.isin(torch.arange(len(entries), device=entries.device), gone, invert=True)]
+    return left[:, :-1] / left[:, -1:], left[:, -1:]
+
+
 class Conv(ByRatio):
     """Convolution with windows side by side; the last is filled up with copies of the last slot. Begins as an average.
 
@@ -195,6 +220,7 @@ def build_operator(name: OperatorName, config: CompressorConfig, width: int, hea
     build: dict[OperatorName, Callable[[], Operator]] = {
         "prune": lambda: Prune(config.prune_ratio),
         "pool": lambda: Pool(config.pool_ratio),
+        "merge": lambda: Merge(config.merge_ratio),
         "conv": lambda: Conv(config.conv_ratio, width),
         "resampler": lambda: Resampler(config.queries, width, heads),
         "text": TextOnly,

@@ -1,0 +1,140 @@
+"""How often does the target take a guess, by the probability that the draft gave it? By rank and depth, for each draft.
+
+    python -m benchmarks.calibration --json benchmarks/results/calibration.json \\
+        --picture docs/science-calibration-rank.svg --depths docs/science-calibration-depth.svg
+
+A guess counts if the target took what stands before it. Trees are wide, so that ranks and depths are all tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tqdm.auto import tqdm
+
+from benchmarks.shared.calibration import BINS, error_interval
+from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.guessing import alone, cells, interval, speculate, write_rates
+from benchmarks.shared.intervals import Panel, interval_figure
+from benchmarks.shared.pictures import write_svg
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import Bin, judged_nodes, reliability
+from specllava.core.trace import DecodeTrace
+from specllava.findings.bootstrap import pooled_rate
+from specllava.pair import Pair
+from specllava.toyworld.scene_questions import scene_questions
+
+PRESETS: Final = ("toy", "toy-before", "toy-eagle")
+RANKS: Final = ("best guess", "second", "third or later")
+DEPTHS: Final = ("level 1", "levels 2 to 4", "level 5 or deeper")
+LAST_LEVELS: Final = (1, 4)  # of the first two groups
+FEWEST: Final = 20  # guesses of a mark
+PROMISED: Final = "as promised"
+Mark = tuple[str, str, int]  # draft's way of grouping, group, number of the bin of probability
+Counts = dict[Mark, tuple[int, int, float]]  # tested, accepted, and the draft's probabilities added up
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationConfig:
+    """Options of the experiment.
+
+    Args:
+        prompts: held-out ones, most of them for a description.
+        picture: file for the curves by rank.
+        depths: file for those by depth.
+    """
+
+    decoding: DecodingConfig = field(
+        default_factory=lambda: DecodingConfig(rule="topk", depth=8, width=4, nodes=32, max_new_tokens=96)
+    )
+    prompts: int = 30
+    json: Path | None = None
+    picture: Path | None = None
+    depths: Path | None = None
+
+
+def main(config: CalibrationConfig) -> None:
+    """Measure every shipped draft on the same prompts, and draw."""
+    counts: dict[str, list[Counts]] = {name: [] for name in PRESETS}
+    bins: dict[str, list[Sequence[Bin]]] = {name: [] for name in PRESETS}
+    pairs = {name: Pair.from_preset(name, dtype="float32") for name in PRESETS}
+    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+        for name, pair in pairs.items():
+            prompt = pair.prompt(asked.image, asked.text)
+            trace, _ = speculate(pair, prompt, config.decoding, alone(pair, prompt, config.decoding))
+            counts[name].append(counted(trace))
+            bins[name].append(reliability([trace], BINS))
+    found: dict[str, dict[str, Any]] = {
+        name: {"ece": error_interval(bins[name]), "marks": marks(counts[name])} for name in PRESETS
+    }
+    heads = ("draft", "ECE", "by", "group", "probability", "guesses", "accepted")
+    lines = [
+        (name, *cells(facts, "ece", digits=3), mark["by"], mark["group"], f"{mark['promised']:.2f}",
+         str(mark["tested"]), *cells(mark, "accepted"))
+        for name, facts in found.items() for mark in facts["marks"]
+    ]  # fmt: skip
+    show_table(heads, lines)
+    write_rates(config.json, pairs["toy"], config, found)
+    draw(config.picture, found, "rank", RANKS)
+    draw(config.depths, found, "depth", DEPTHS)
+
+
+def counted(trace: DecodeTrace) -> Counts:
+    """Count the guesses of an answer by group and bin."""
+    found: defaultdict[Mark, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
+    for rank, depth, prob, accepted in verdicts(trace):
+        for mark in (("rank", RANKS[min(rank, 2)]), ("depth", DEPTHS[sum(depth > last for last in LAST_LEVELS)])):
+            key = (*mark, min(int(prob * BINS), BINS - 1))
+            tested, taken, promised = found[key]
+            found[key] = tested + 1, taken + accepted, promised + prob
+    return dict(found)
+
+
+def verdicts(trace: DecodeTrace) -> Iterator[tuple[int, int, float, bool]]:
+    """Yield rank (from 0), depth (from 1), the draft's probability and the verdict of each guess that was tested."""
+    for step in trace.steps:
+        path, ranks = set(step.emitted_nodes), step.tree.sibling_ranks()
+        for judged in judged_nodes(step):
+            for node in judged.children:
+                yield ranks[node], judged.position + 1, math.exp(step.tree.log_probs[node]), node in path
+
+
+def marks(answers: Sequence[Counts]) -> list[dict[str, Any]]:
+    """Pool answers: of each group and bin the share that was accepted, and the mean probability."""
+    found = []
+    for mark in sorted(set().union(*answers)):
+        by, group, number = mark
+        parts = [one.get(mark, (0, 0, 0.0)) for one in answers]
+        tested = sum(count for count, _, _ in parts)
+        found.append({
+            "by": by, "group": group, "bin": number, "tested": tested,
+            "promised": round(math.fsum(prob for _, _, prob in parts) / tested, 5),
+            "accepted": interval(pooled_rate([(taken, count) for count, taken, _ in parts])),
+        })  # fmt: skip
+    return found
+
+
+def draw(path: Path | None, found: dict[str, Any], by: str, groups: Sequence[str]) -> None:
+    """Draw a panel for each draft: the accepted share against the probability, and where they would be equal."""
+    if path is None:
+        return
+    middles = [(number + 0.5) / BINS for number in range(BINS)]
+    equal = [{"value": one, "low": one, "high": one} for one in middles]
+    panels = []
+    for name, facts in found.items():
+        lines: dict[str, list[Any]] = {group: [None] * BINS for group in groups}
+        for mark in facts["marks"]:
+            if mark["by"] == by and mark["tested"] >= FEWEST:
+                lines[mark["group"]][mark["bin"]] = mark["accepted"]
+        panels.append(Panel(f"{name}: share accepted", {**lines, PROMISED: equal}))
+    places = [f"{middle:.2f}"[1:] for middle in middles]  # without the 0, so that ten of them fit
+    write_svg(interval_figure(panels, places, "probability by the draft"), path)
+
+
+if __name__ == "__main__":
+    run_command(main, CalibrationConfig)
