@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
@@ -136,6 +138,15 @@ def _randomise(sight: Sight) -> None:
         torch.nn.init.normal_(adapter.outer, std=0.02)
 
 
+@pytest.fixture
+def own_precision() -> Iterator[None]:
+    """Accelerate keeps the precision of a process' first training; other tests train in float32."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("own_precision")
 def test_the_recipe_runs_to_a_checkpoint_that_answers_and_does_nothing_twice(tmp_path: Path) -> None:
     smol.write_language_model(tmp_path / "language")
     (tmp_path / "answers.jsonl").write_text(
