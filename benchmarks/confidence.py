@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -21,7 +20,18 @@ from transformers import PreTrainedModel
 
 from benchmarks.shared.calibration import BINS, error_interval
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, over, rates, scored, speculate, write_rates
+from benchmarks.shared.guessing import (
+    Guessing,
+    GuessingConfig,
+    alone,
+    cells,
+    draw_rates,
+    over,
+    rates,
+    scored,
+    speculate,
+    write_rates,
+)
 from benchmarks.shared.prices import STATED, UncorrectedCosts
 from specllava.bench.lanes import bench_lanes
 from specllava.core.config import DecodingConfig
@@ -38,20 +48,6 @@ THRESHOLDS: Final = (0.05, 1.0, 2.0)  # nats, beside the default
 NO_FLOOR: Final = -50.0  # nats
 NAMES: Final = ("tau", "acceptance", "untaken", "wasted", "speed", "entropy", "kl", "agreement")
 SHOWN: Final = ("tau", "untaken", "speed")
-
-
-@dataclass(frozen=True, slots=True)
-class ConfidenceConfig:
-    """Options of the experiment.
-
-    Args:
-        prompts: held-out ones, most of them for a description.
-    """
-
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
-    json: Path | None = None
-    picture: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
     }
 
 
-def main(config: ConfidenceConfig) -> None:
+def main(config: GuessingConfig) -> None:
     """Measure every rule with every temperature, then the entropy rule with every threshold, and draw."""
     pair = Pair.from_preset("toy", dtype="float32")
     pairs = {one: replace(pair, draft=tempered(_draft(pair), one), costs=None) for one in TEMPERATURES}
@@ -127,7 +123,7 @@ def main(config: ConfidenceConfig) -> None:
     draw_rates(config.picture, found, ("ece", *SHOWN), places, "temperature of the draft's logits")
 
 
-def measure(pair: Pair, trials: Sequence[Trial], config: ConfidenceConfig) -> None:
+def measure(pair: Pair, trials: Sequence[Trial], config: GuessingConfig) -> None:
     """Answer every prompt with every trial."""
     for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
         prompt = pair.prompt(asked.image, asked.text)
@@ -167,4 +163,4 @@ def _draft(pair: Pair) -> PreTrainedModel:
 
 
 if __name__ == "__main__":
-    run_command(main, ConfidenceConfig)
+    run_command(main, GuessingConfig)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,8 +18,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import alone, cells, draw_rates, interval, speculate, write_rates
-from specllava.core.config import DecodingConfig
+from benchmarks.shared.guessing import GuessingConfig, alone, cells, draw_rates, interval, speculate, write_rates
 from specllava.findings.bootstrap import pooled_rate, pooled_ratio
 from specllava.lab.grounding import blank_picture
 from specllava.pair import Pair
@@ -38,21 +35,7 @@ NAMES: Final = ("target_entropy", "entropy", "kl")
 Scores = dict[str, Sequence[float]]  # by name, of each token
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyConfig:
-    """Options of the experiment.
-
-    Args:
-        prompts: held-out ones, most of them for a description.
-    """
-
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
-    json: Path | None = None
-    picture: Path | None = None
-
-
-def main(config: EarlyConfig) -> None:
+def main(config: GuessingConfig) -> None:
     """Score both models on the same answers with every picture, and draw."""
     pair = Pair.from_preset("toy", dtype="float32")
     scores: dict[str, list[Scores]] = {seen: [] for seen in SEEN}
@@ -107,4 +90,4 @@ def rows_of(scores: dict[str, list[Scores]], where: slice) -> list[dict[str, Any
 
 
 if __name__ == "__main__":
-    run_command(main, EarlyConfig)
+    run_command(main, GuessingConfig)

@@ -9,8 +9,7 @@ answer's length and the depth imply, and any other draft's τ is a share of that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -18,7 +17,18 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, interval, over, rates, write_rates
+from benchmarks.shared.guessing import (
+    Guessing,
+    GuessingConfig,
+    alone,
+    cells,
+    draw_rates,
+    guess,
+    interval,
+    over,
+    rates,
+    write_rates,
+)
 from benchmarks.shared.prices import GUESS, LEVEL
 from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_rate
@@ -31,20 +41,6 @@ NO_FLOOR: Final = -50.0  # nats
 PRICES: Final = {"speed_free": 0.0, "speed": LEVEL, "speed_whole": 1.0}  # of a draft pass, in target passes
 SHIPPED, ITSELF = "the toy draft", "the target itself"
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "wasted")
-
-
-@dataclass(frozen=True, slots=True)
-class PerfectConfig:
-    """Options of the experiment.
-
-    Args:
-        prompts: held-out ones, most of them for a description.
-    """
-
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
-    json: Path | None = None
-    picture: Path | None = None
 
 
 @torch.no_grad()
@@ -69,7 +65,7 @@ def fewest_passes(tokens: int, depth: int) -> int:
     return -(-(tokens - 1) // (depth + 1))
 
 
-def main(config: PerfectConfig) -> None:
+def main(config: GuessingConfig) -> None:
     """Measure both drafts with every chain and with a tree, and draw."""
     pair = Pair.from_preset("toy", dtype="float32")
     pairs = {SHIPPED: pair, ITSELF: replace(pair, draft=own_draft(pair.target), costs=None)}
@@ -87,7 +83,7 @@ def main(config: PerfectConfig) -> None:
     draw_rates(config.picture, found, names, list(shapes(config.decoding)), "depth of a chain; tree", joined=False)
 
 
-def measure(pairs: dict[str, Pair], config: PerfectConfig) -> dict[str, list[dict[str, Any]]]:
+def measure(pairs: dict[str, Pair], config: GuessingConfig) -> dict[str, list[dict[str, Any]]]:
     """Answer every prompt with each draft and shape; return a row for each shape."""
     asked = shapes(config.decoding)
     answers: dict[str, dict[str, list[Guessing]]] = {name: {shape: [] for shape in asked} for name in pairs}
@@ -114,4 +110,4 @@ def row_of(shape: str, done: Sequence[Guessing]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_command(main, PerfectConfig)
+    run_command(main, GuessingConfig)

@@ -9,8 +9,7 @@ numbers. The draft stays as it is. A quantised target is another target, and spe
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -19,8 +18,17 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
-from specllava.core.config import DecodingConfig
+from benchmarks.shared.guessing import (
+    Guessing,
+    GuessingConfig,
+    alone,
+    cells,
+    draw_rates,
+    guess,
+    over,
+    rates,
+    write_rates,
+)
 from specllava.models.loading.quantization import decoder_weights
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
@@ -42,20 +50,6 @@ class Scheme:
 SCHEMES: Final[dict[str, Scheme | None]] = {
     "float32": None, "int8": Scheme(8), "int4": Scheme(4, 64), "int3": Scheme(3, 64), "int2": Scheme(2, 64),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class QuantisedConfig:
-    """Options of the experiment.
-
-    Args:
-        prompts: held-out ones, most of them for a description.
-    """
-
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
-    json: Path | None = None
-    picture: Path | None = None
 
 
 def rounded(weight: Tensor, scheme: Scheme) -> Tensor:
@@ -84,7 +78,7 @@ def quantised(model: PreTrainedModel, scheme: Scheme) -> PreTrainedModel:
     return copy
 
 
-def main(config: QuantisedConfig) -> None:
+def main(config: GuessingConfig) -> None:
     """Measure every scheme on the same prompts, and draw."""
     pair = Pair.from_preset("toy", dtype="float32")
     pairs = {
@@ -100,7 +94,7 @@ def main(config: QuantisedConfig) -> None:
     draw_rates(config.picture, series, ("kl", "acceptance", "tau"), list(found), "weights of the target")
 
 
-def measure(pairs: dict[str, Pair], config: QuantisedConfig) -> dict[str, dict[str, Any]]:
+def measure(pairs: dict[str, Pair], config: GuessingConfig) -> dict[str, dict[str, Any]]:
     """Answer every prompt with every target; ``right`` counts answers that are the whole target's own."""
     answers: dict[str, list[Guessing]] = {name: [] for name in pairs}
     for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
@@ -118,4 +112,4 @@ def measure(pairs: dict[str, Pair], config: QuantisedConfig) -> dict[str, dict[s
 
 
 if __name__ == "__main__":
-    run_command(main, QuantisedConfig)
+    run_command(main, GuessingConfig)

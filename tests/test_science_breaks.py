@@ -13,7 +13,7 @@ from PIL import Image, ImageChops
 
 from benchmarks import calibration, confidence, distance, early, mechanisms, perfect
 from benchmarks.shared.calibration import error_interval
-from benchmarks.shared.guessing import alone, guess, speculate
+from benchmarks.shared.guessing import GuessingConfig, alone, guess, speculate
 from benchmarks.shared.prices import GUESS, LEVEL, STATED
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, acceptance_by_rank, calibration_error, reliability
@@ -161,11 +161,11 @@ def test_every_command_measures_from_end_to_end(tmp_path, monkeypatch, pair):
         module.main(options(decoding=config, prompts=1, json=place))
         return json.loads(place.read_text())["rows"]
 
-    found = rows(confidence, confidence.ConfidenceConfig)
+    found = rows(confidence, GuessingConfig)
     assert [len(one) for one in found["rules"].values()] == [2] * 4
     assert len(found["thresholds"]) == 2 * 2
-    assert [row["seen"] for row in rows(early, early.EarlyConfig)["later tokens"]] == list(early.SEEN)
+    assert [row["seen"] for row in rows(early, GuessingConfig)["later tokens"]] == list(early.SEEN)
     assert set(rows(calibration, calibration.CalibrationConfig)) == set(calibration.PRESETS)
-    shares = rows(perfect, perfect.PerfectConfig)[perfect.ITSELF]
+    shares = rows(perfect, GuessingConfig)[perfect.ITSELF]
     assert [row["tau_of_most"]["value"] for row in shares[:2]] == [1, 1]
     assert list(rows(distance, distance.DistanceConfig)) == ["held-out", "dialogue", "turned"]

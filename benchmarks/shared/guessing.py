@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,20 @@ from specllava.runtime.prompt import Prompt
 
 class DifferError(AssertionError):
     """Error of an answer that speculation changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuessingConfig:
+    """Options of an experiment.
+
+    Args:
+        prompts: held-out ones, most of them for a description.
+    """
+
+    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
+    prompts: int = 30
+    json: Path | None = None
+    picture: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ _decode = getincrementaldecoder("utf-8")
 
 
 def byte_text(data: bytes) -> str:
-    """Decode UTF-8; bytes of no whole character stand as ``<0xE4>``."""
+    """Decode UTF-8; bytes of no whole character become ``<0xE4>``."""
     return _escape(data.decode("utf-8", "surrogateescape"))
 
 

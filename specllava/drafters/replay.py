@@ -113,7 +113,7 @@ class TreeReplay:
         rows, selected = self._passes.fetch()
         self._rows += rows
         if self._verification is not None and selected is not None:
-            self._verification.tell(selected)
+            self._verification.set_selected(selected)
         for place in range(max(begin, width), len(self._rows)):
             column, pick, *_ = map(int, self._rows[place][:2])
             if column < cache.capacity:

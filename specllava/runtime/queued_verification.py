@@ -1,4 +1,4 @@
-"""Verification that is queued behind a draft's passes, before the host has read the tree that they make."""
+"""Verification that is queued after a draft's passes, before the host has read the tree that they make."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class QueuedVerification:
         """Select and score a tree below ``root`` without waiting."""
         self._engine.queue_tree(root, self._nodes, passes.select, self._reduction)
 
-    def tell(self, guesses: Sequence[tuple[int, int]]) -> None:
-        """Tell of the tokens and parents of the nodes that were selected, in order."""
+    def set_selected(self, guesses: Sequence[tuple[int, int]]) -> None:
+        """Set the tokens and parents of the nodes that the device selected, in order."""
         self._guesses = guesses
 
     def take(self, tree: DraftTree) -> PassOutput | None:

@@ -1,4 +1,4 @@
-"""Passes of a draft over the levels of a tree, one behind the other, before the host has read a number of any.
+"""Passes of a draft over the levels of a tree, one after the other, before the host has read a number of any.
 
 Scores, ancestors, columns and positions of the nodes are on the device, where each pass leaves the input of the next
 one. So a level is one pass of one shape, whatever its number, and a tree needs one download.
@@ -281,9 +281,9 @@ class TreePasses:
         none = chosen == len(scores)
         node = chosen.masked_fill(none, 0)
         place = node.div(count, rounding_mode="floor")
-        told, level = self._table.index_select(0, place), place.div(self.rows, rounding_mode="floor")
-        tokens = told[:, -count:].gather(1, (node % count)[:, None])[:, 0]
-        above = (level - 1) * self.rows * count + told[:, 1].long()
+        rows_of_parents, level = self._table.index_select(0, place), place.div(self.rows, rounding_mode="floor")
+        tokens = rows_of_parents[:, -count:].gather(1, (node % count)[:, None])[:, 0]
+        above = (level - 1) * self.rows * count + rows_of_parents[:, 1].long()
         parents = (torch.searchsorted(chosen, above) + 1).masked_fill(none | (level == 0), 0)
         selected = torch.stack([tokens.masked_fill(none, -1.0), parents.float()], dim=1)
         self._download.device[:WIDEST, :2].fill_(-1.0)

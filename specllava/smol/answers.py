@@ -111,7 +111,7 @@ def generate(model: PreTrainedModel, tokenizer: Any, instructions: Sequence[str]
 
 
 def whole_sentences(text: str) -> str:
-    """Cut a text behind its last whole sentence; one line of a poem counts as one."""
+    """Cut a text after its last whole sentence; one line of a poem counts as one."""
     text = text.strip()
     if "\n" in text and text[-1] not in ".!?":
         text = text[: text.rindex("\n")].rstrip(" \n,")

@@ -51,8 +51,10 @@ class Sight(nn.Module):
     def without_adapters(self) -> Iterator[None]:
         """Run the language model as it was."""
         self._used = False
-        yield
-        self._used = True
+        try:
+            yield
+        finally:
+            self._used = True
 
     def _adding(self, adapter: Adapter) -> Callable[[nn.Module, Any, Tensor], Tensor]:
         def add(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ _COLOUR, _NOUN = "|".join(COLOURS), "|".join(sorted(_SINGULAR, key=len, reverse=
 _MENTION: Final = re.compile(
     rf"(?P<before>(?:\b[a-z']+ ){{0,3}}?)\b(?:(?P<size>{'|'.join(_SIZES)}),? )?"
     rf"(?:(?P<colour>{_COLOUR}) )?(?P<noun>{_NOUN})\b"
-    rf"(?:,? (?:is|was|are|were|that is)? ?(?P<said>{_COLOUR})\b(?! (?:{_NOUN})\b))?"
+    rf"(?:,? (?:is|was|are|were|that is)? ?(?P<predicate>{_COLOUR})\b(?! (?:{_NOUN})\b))?"
 )
 _NO: Final = frozenset({"no", "not", "any", "without", "cannot", "isn't", "aren't", "neither", "nor"})
 _COUNTS: Final = {word: number for number, word in enumerate(NUMBERS)} | {"2": 2, "3": 3, "4": 4, "both": 2}
@@ -70,7 +70,7 @@ def mentions(text: str) -> Iterator[Mention]:
             plural = match["noun"] in PLURALS.values()
             yield Mention(
                 _SINGULAR[match["noun"]],
-                match["colour"] or match["said"],
+                match["colour"] or match["predicate"],
                 _SIZES.get(match["size"] or ""),
                 count if plural or count == 0 else None,
                 bool(_NO & set(before)),
