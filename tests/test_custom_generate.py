@@ -30,7 +30,7 @@ from specllava.pair import Pair
 from specllava.verification.answer_settings import warpers
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNS = int(os.environ.get("SPECLLAVA_GENERATE_RUNS", "120"))  # of all families together
+RUNS = int(os.environ.get("SPECLLAVA_GENERATE_RUNS", "300"))  # of all families together
 ALL = (*checkpoints.FAMILIES, *FAMILIES)
 KINDS = ("vlm", "eagle", "eagle3", "own", None)  # of drafts; the last is prompt lookup
 SMALL = {"depth": 3, "nodes": 6, "width": 2, "min_log_prob": -50.0, "entropy_threshold": 1.0}
