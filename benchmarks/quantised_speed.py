@@ -97,7 +97,9 @@ def prompts_of(pair: Pair, count: int) -> list[Prompt]:
     return [pair.prompt(asked.image, asked.text) for asked in scene_questions("held-out", WARM_UP + count)]
 
 
-def measure(pairs: Mapping[str, Pair], prompts: Mapping[str, Sequence[Prompt]], config: TimedConfig) -> dict[str, Runs]:
+def measure(
+    pairs: Mapping[str, Pair], prompts: Mapping[str, Sequence[Prompt]], config: TimedConfig
+) -> Mapping[str, Runs]:
     """Answer all prompts with every target, alone and with speculation; return the runs by target and lane."""
     lanes = {REFERENCE: replace(config.decoding, drafter="none"), SPECULATIVE: config.decoding}
     names = [(target, lane) for target in pairs for lane in lanes]
@@ -157,7 +159,7 @@ def draw(config: TimedConfig, rows: Sequence[Mapping[str, Any]]) -> None:
         "with speculation": [{**row, "over_float32": row["both"]} for row in rows],
         "product of both": [{"over_float32": row["product"]} for row in rows],
     }
-    draw_rates(config.picture, series, ("ms", "over_float32", "tau", "kl"), list(TARGETS), "target", joined=False)
+    draw_rates(config.picture, series, ("ms", "over_float32"), list(TARGETS), "target", joined=False, width=500)
 
 
 if __name__ == "__main__":
