@@ -99,7 +99,7 @@ TITLES: Final = {
     "wasted": "wasted guesses per target pass", "speed": "speed, a draft pass costs 0.1",
     "speed_free": "speed, a draft pass is free", "speed_whole": "speed, a draft pass costs 1",
     "agreement": "the draft's best guess is right, share", "ece": "calibration error (ECE)",
-    "length": "tokens per answer",
+    "length": "tokens per answer", "ms": "ms per token", "over_float32": "speed-up over the float32 target alone",
 }  # fmt: skip
 
 
