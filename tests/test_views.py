@@ -198,7 +198,7 @@ def test_nothing_moves_while_a_run_comes_or_steps_are_walked(shipped_page: Serve
     tab.page.evaluate("document.querySelector('.stage').focus({ preventScroll: true })")
     button = "document.querySelector('[data-do=next]').getBoundingClientRect().top"
     place = tab.page.evaluate(button)
-    for key in ["ArrowLeft"] * 9 + ["ArrowRight"] * 9:
+    for key in ["ArrowLeft"] * 4 + ["ArrowRight"] * 4:
         tab.page.evaluate("window.shifts.length = 0")
         tab.page.keyboard.press(key)
         tab.page.wait_for_timeout(60)
