@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from accelerate import Accelerator
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.draft_training import UNREAD, DraftShape, load_target, teach_draft
+from benchmarks.shared.draft_training import UNREAD, DraftShape, load_target, teach_draft, training_accelerator
 from benchmarks.shared.guessing import (
     Guessing,
     alone,
@@ -41,7 +40,6 @@ from specllava.toyworld.corpus import TALKING
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene_questions import scene_questions
-from specllava.toyworld.train import bfloat16_is_fast
 
 SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),
@@ -80,7 +78,7 @@ class SizesConfig:
 
     work: Path = Path("runs/sizes")
     training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, 50, checkpoint_every=50, seed=31))
-    batch: int = 4
+    batch: int = 2
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
     repeats: int = 40
@@ -114,7 +112,7 @@ def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
     """Train the drafts that are missing; return the target with each."""
     recipe = ToyRecipe()
     batches = PackedBatches(pair.processor, config.batch, recipe.image_tokens, TALKING, UNREAD)
-    accelerator = Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no", cpu=True)
+    accelerator = training_accelerator()
     target = load_target(presets()["toy"].target)
     found = {}
     for name, shape in SHAPES.items():
@@ -154,9 +152,7 @@ def time_passes(pairs: Mapping[str, Pair], repeats: int) -> list[dict[int, list[
     return pass_seconds([engine_of(model, CONTEXT + max(WIDTHS)) for model in models], WIDTHS, repeats)
 
 
-def measure(
-    pairs: Mapping[str, Pair], config: SizesConfig
-) -> tuple[dict[str, list[Guessing]], dict[str, list[Timed]]]:
+def measure(pairs: Mapping[str, Pair], config: SizesConfig) -> tuple[dict[str, list[Guessing]], dict[str, list[Timed]]]:
     """Answer every prompt with every draft, each right after the target alone."""
     answers: dict[str, list[Guessing]] = {name: [] for name in pairs}
     seconds: dict[str, list[Timed]] = {name: [] for name in pairs}

@@ -21,6 +21,7 @@ from specllava.toyworld.build import special_ids
 from specllava.toyworld.hints import NAMES, naming_loss
 from specllava.toyworld.packed_losses import packed_states
 from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.train import bfloat16_is_fast
 
 UNREAD: Final = 70_000_000  # sample numbers that no other training reaches
 
@@ -36,6 +37,11 @@ class DraftShape:
         """Return a draft with random weights."""
         torch.manual_seed(seed)
         return DraftLlava(recipe.llava_config(self.layers, self.hidden, special_ids(processor), tied=True))
+
+
+def training_accelerator() -> Accelerator:
+    """Return what trains on this CPU: in bfloat16 where it has instructions for that, else in float32."""
+    return Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no", cpu=True)
 
 
 def load_target(directory: Path | str) -> LlavaForConditionalGeneration:
