@@ -45,6 +45,7 @@ SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),
 }  # fmt: skip
 USUAL_WIDTH: Final = 256  # of the shipped draft, for which a learning rate is given
+NARROWEST: Final = 224  # width below which the learning rate rises no further
 WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "entropy")
 SPEEDS: Final = ("clock", "here", "typed", "layers", "weights")
@@ -77,7 +78,7 @@ class SizesConfig:
     """
 
     work: Path = Path("runs/sizes")
-    training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, 50, checkpoint_every=50, seed=31))
+    training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 4e-3, 50, checkpoint_every=50, seed=31))
     batch: int = 2
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
@@ -110,13 +111,11 @@ class Price:
 
 def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
     """Train the drafts that are missing; return the target with each."""
-    recipe = ToyRecipe()
+    recipe, accelerator = ToyRecipe(), training_accelerator()
     batches = PackedBatches(pair.processor, config.batch, recipe.image_tokens, TALKING, UNREAD)
-    accelerator = training_accelerator()
-    target = load_target(presets()["toy"].target)
-    found = {}
+    target, found = load_target(presets()["toy"].target), {}
     for name, shape in SHAPES.items():
-        rate = config.training.learning_rate * USUAL_WIDTH / shape.hidden
+        rate = config.training.learning_rate * USUAL_WIDTH / max(shape.hidden, NARROWEST)
         loop = replace(config.training, learning_rate=rate)
         place = config.work / f"{shape.layers}x{shape.hidden}"
         draft = shape.build(pair.processor, recipe, loop.seed)

@@ -1,4 +1,4 @@
-"""One draft for several targets: the toy target, quantised, fine-tuned on other words, and of another seed.
+"""One draft for several targets: the toy target, quantised to int4, and fine-tuned on other words.
 
     python -m benchmarks.transfer --json benchmarks/results/transfer.json --picture docs/science-transfer.svg
 
@@ -30,7 +30,6 @@ from specllava.distill.loop import fit
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
-from specllava.toyworld.build import special_ids
 from specllava.toyworld.corpus import TALKING, content_ids
 from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.packed_losses import target_losses
@@ -39,7 +38,7 @@ from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import Scene
 from specllava.toyworld.scene_questions import scene_questions
 
-SHIPPED, WORDED, SEEDED = "shipped", "other words", "another seed"
+SHIPPED, QUANTISED, WORDED = "shipped", "int4", "other words"
 VLM, EAGLE, TAUGHT = "draft VLM", "EagleVLM", "draft VLM, taught"
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "right", "length")
 WORDS: Final = {  # of answers, and what is written in their stead
@@ -58,7 +57,6 @@ class TransferConfig:
     Args:
         work: directory of the trained targets and drafts.
         worded: fine-tuning of the target on other words.
-        seeded: training of a target whose language model begins with other random weights; the tower stays.
         taught: distillation of the shipped draft on each target.
         batch: rows of a step, each a picture with four conversations.
         prompts: held-out ones, most of them for a description.
@@ -66,8 +64,7 @@ class TransferConfig:
 
     work: Path = Path("runs/transfer")
     worded: LoopConfig = field(default_factory=lambda: LoopConfig(500, 2e-4, 20, checkpoint_every=50, seed=41))
-    seeded: LoopConfig = field(default_factory=lambda: LoopConfig(600, 8e-4, 50, checkpoint_every=50, seed=42))
-    taught: LoopConfig = field(default_factory=lambda: LoopConfig(100, 5e-4, 10, checkpoint_every=50, seed=43))
+    taught: LoopConfig = field(default_factory=lambda: LoopConfig(80, 5e-4, 10, checkpoint_every=50, seed=43))
     batch: int = 2
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
@@ -85,59 +82,48 @@ def _other(found: re.Match[str]) -> str:
     return word.capitalize() if found[0][0].isupper() else word
 
 
-def train_target(
-    target: LlavaForConditionalGeneration, pair: Pair, talks: Sequence[Questioner], loop: LoopConfig,
-    config: TransferConfig, directory: Path,
-) -> None:  # fmt: skip
-    """Train a target on packed rows, but for its tower, unless it is there."""
-    if directory.exists():
-        return
-    recipe = ToyRecipe()
-    target.model.vision_tower.requires_grad_(False)
-    batches = PackedBatches(pair.processor, config.batch, recipe.image_tokens, talks, UNREAD)
-    losses = target_losses(recipe, content_ids(pair.processor.tokenizer))
-    checkpoints = config.work / "checkpoints" / directory.name
-    fit(directory.name, target.train(), losses, batches, loop, checkpoints, training_accelerator())
-    save(target, pair.processor, directory, torch.float32)
+def talks_of(target: str) -> tuple[Questioner, ...]:
+    """Return what a target is taught to talk of."""
+    return tuple(partial(reworded, talk) for talk in TALKING) if target == WORDED else TALKING
+
+
+def batches_of(config: TransferConfig, target: str, pair: Pair, first: int) -> PackedBatches:
+    """Return packed rows for a target or its draft, from sample number ``first`` on."""
+    return PackedBatches(pair.processor, config.batch, ToyRecipe().image_tokens, talks_of(target), first)
+
+
+def worded_target(config: TransferConfig, pair: Pair) -> Path:
+    """Fine-tune the shipped target on other words, but for its tower, unless that is done; return its directory."""
+    directory = config.work / "other-words"
+    if not directory.exists():
+        target = load_target(presets()["toy"].target)
+        target.model.vision_tower.requires_grad_(False)
+        losses = target_losses(ToyRecipe(), content_ids(pair.processor.tokenizer))
+        rows, checkpoints = batches_of(config, WORDED, pair, UNREAD), config.work / "checkpoints" / directory.name
+        fit(directory.name, target.train(), losses, rows, config.worded, checkpoints, training_accelerator())
+        save(target, pair.processor, directory, torch.float32)
+    return directory
 
 
 def targets(config: TransferConfig, pair: Pair) -> dict[str, Pair]:
-    """Return the shipped draft with every target, and train those that are missing."""
-    toy, recipe = presets()["toy"], ToyRecipe()
-    found = {SHIPPED: pair}
-    for name in ("int4", "int3"):
-        scheme = SCHEMES[name]
-        assert scheme is not None
-        found[name] = replace(pair, target=quantised(pair.target, scheme), costs=None)
-    shipped = load_target(toy.target)
-    torch.manual_seed(config.seeded.seed)
-    text = recipe.llava_config(recipe.target_layers, recipe.target_hidden, special_ids(pair.processor), tied=True)
-    fresh = LlavaForConditionalGeneration(text)
-    fresh.model.vision_tower.load_state_dict(shipped.model.vision_tower.state_dict())
-    other_words = tuple(partial(reworded, talk) for talk in TALKING)
-    for name, target, talks, loop in (
-        (WORDED, shipped, other_words, config.worded), (SEEDED, fresh, TALKING, config.seeded),
-    ):  # fmt: skip
-        place = config.work / name.replace(" ", "-")
-        train_target(target, pair, talks, loop, config, place)
-        found[name] = Pair.load(place, toy.draft, name=name, dtype="float32")
-    return found
+    """Return the shipped draft with every target."""
+    scheme = SCHEMES[QUANTISED]
+    assert scheme is not None
+    worded = Pair.load(worded_target(config, pair), presets()["toy"].draft, name=WORDED, dtype="float32")
+    quantised_pair = replace(pair, target=quantised(pair.target, scheme), costs=None)
+    return {SHIPPED: pair, QUANTISED: quantised_pair, WORDED: worded}
 
 
 def drafts(config: TransferConfig, name: str, pair: Pair) -> dict[str, Pair]:
     """Return a target with every draft, and teach the one that is missing."""
-    toy, recipe = presets()["toy"], ToyRecipe()
-    assert toy.draft is not None
-    place = config.work / f"draft-{name.replace(' ', '-')}"
-    draft = DraftLlava.from_pretrained(toy.draft, dtype=torch.float32)
-    talks = tuple(partial(reworded, talk) for talk in TALKING) if name == WORDED else TALKING
-    first = UNREAD + config.batch * max(config.worded.steps, config.seeded.steps)  # rows that no target has learnt
-    batches = PackedBatches(pair.processor, config.batch, recipe.image_tokens, talks, first)
-    teach_draft(
-        draft, pair.target, pair.processor, batches, config.taught, recipe.kl_weight, place, training_accelerator()
-    )
-    eagle = presets()["toy-eagle"].draft
+    toy, eagle = presets()["toy"].draft, presets()["toy-eagle"].draft
+    assert toy is not None
     assert eagle is not None
+    place = config.work / f"draft-{name.replace(' ', '-')}"
+    draft = DraftLlava.from_pretrained(toy, dtype=torch.float32)
+    rows = batches_of(config, name, pair, UNREAD + config.batch * config.worded.steps)  # which no target has learnt
+    accelerator = training_accelerator()
+    teach_draft(draft, pair.target, pair.processor, rows, config.taught, ToyRecipe().kl_weight, place, accelerator)
     return {VLM: pair, EAGLE: pair.with_draft(eagle), TAUGHT: pair.with_draft(place)}
 
 
