@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import torch
 from tqdm.auto import tqdm
-from transformers import LlavaForConditionalGeneration
 
 from benchmarks.quantised import SCHEMES, quantised
 from benchmarks.shared.command import run_command, show_table
