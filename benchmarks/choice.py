@@ -45,7 +45,7 @@ class ChoiceConfig:
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    questions: int = 10
+    questions: int = 8
     trial: int = 1
     json: Path | None = None
     picture: Path | None = None

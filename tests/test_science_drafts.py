@@ -50,7 +50,7 @@ def test_speeds_are_tokens_over_what_passes_cost_at_each_price(pair):
     """The target takes 4 s over a token and 6 over 21, the draft 1: a level costs a quarter, a guess a fortieth."""
     one = Guessing(30, 29, 5, 40, 24, 1.0, 1.0, 25, levels=20)
     passes = [{1: [4.0, 4.0], 21: [6.0, 6.0]}, {1: [1.0, 1.0]}]
-    gpu = sizes.GpuCosts(10.0, 12.0, (0.5, 9.0, 9.0, 9.0))
+    gpu = sizes.GpuCosts(10.0, 12.0, (0.5, 9.0, 9.0, 9.0, 9.0))
     seconds = {"a": [sizes.Timed(2.0, 5.0), sizes.Timed(3.0, 5.0)]}
     row = sizes.rows_of({"a": pair}, passes, {"a": [one, one]}, seconds, gpu)["a"]
     layers = [model.config.text_config.num_hidden_layers for model in (pair.draft, pair.target)]
@@ -73,6 +73,7 @@ def test_a_size_learns_once_and_is_measured(pair, tmp_path, monkeypatch):
     )  # fmt: skip
     sizes.main(config)
     rows = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert list(rows) == ["a", sizes.SHIPPED]
     assert rows["a"]["tau"]["value"] >= 1 and rows["a"]["level"]["value"] > 0
     monkeypatch.setattr(draft_training, "fit", lambda *_: pytest.fail("a draft that is there learnt again"))
     again = sizes.train(config, pair)
