@@ -47,7 +47,6 @@ SHAPES: Final = {
 }  # fmt: skip
 SHIPPED: Final = "1.2 M, shipped"
 USUAL_WIDTH: Final = 256  # of the shipped draft, for which a learning rate is given
-NARROWEST: Final = 224  # width below which the learning rate rises no further
 WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "entropy")
 SPEEDS: Final = ("clock", "here", "typed", "layers", "weights")
@@ -80,7 +79,7 @@ class SizesConfig:
     """
 
     work: Path = Path("runs/sizes")
-    training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 4e-3, 50, checkpoint_every=50, seed=31))
+    training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, 50, checkpoint_every=50, seed=31))
     batch: int = 2
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
@@ -117,7 +116,7 @@ def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
     batches = PackedBatches(pair.processor, config.batch, recipe.image_tokens, TALKING, UNREAD)
     target, found = load_target(presets()["toy"].target), {}
     for name, shape in SHAPES.items():
-        rate = config.training.learning_rate * USUAL_WIDTH / max(shape.hidden, NARROWEST)
+        rate = config.training.learning_rate * USUAL_WIDTH / shape.hidden
         loop = replace(config.training, learning_rate=rate)
         place = config.work / f"{shape.layers}x{shape.hidden}"
         draft = shape.build(pair.processor, recipe, loop.seed)
