@@ -45,11 +45,11 @@ from specllava.toyworld.scene_questions import scene_questions
 SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),
 }  # fmt: skip
-SHIPPED: Final = "1.2 M, shipped"
+SHIPPED: Final = "shipped"  # of 1.2 M
 USUAL_WIDTH: Final = 256  # of the shipped draft, for which a learning rate is given
 WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "entropy")
-SPEEDS: Final = ("clock", "here", "typed", "layers", "weights")
+SPEEDS: Final = ("clock", "here", "typed", "by_layers", "by_weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ def stated(pair: Pair, gpu: GpuCosts, number: int) -> dict[str, Price]:
     layers, of_target = (one.num_hidden_layers for one in text)
     return {
         "typed": Price.of(straight_costs(gpu.one, gpu.many, gpu.levels[number])),
-        "layers": Price(layers / of_target, 0.0),
-        "weights": Price(weights(pair.draft) / weights(pair.target), 0.0),
+        "by_layers": Price(layers / of_target, 0.0),
+        "by_weights": Price(weights(pair.draft) / weights(pair.target), 0.0),
     }
 
 

@@ -56,9 +56,10 @@ def test_speeds_are_tokens_over_what_passes_cost_at_each_price(pair):
     layers = [model.config.text_config.num_hidden_layers for model in (pair.draft, pair.target)]
     expected = {
         "level": 1 / 4, "clock": 10 / 5, "here": 29 / (5 + 20 / 4 + 40 / 40),
-        "typed": 29 / (5 + 20 * 0.05 + 40 * 0.01), "layers": 29 / (5 + 20 * layers[0] / layers[1]),
-        "weights": 29 / (5 + 20 * sizes.weights(pair.draft) / sizes.weights(pair.target)),
+        "typed": 29 / (5 + 20 * 0.05 + 40 * 0.01), "by_layers": 29 / (5 + 20 * layers[0] / layers[1]),
+        "by_weights": 29 / (5 + 20 * sizes.weights(pair.draft) / sizes.weights(pair.target)),
     }  # fmt: skip
+    assert row["weights"] == sizes.weights(pair.draft)
     for name, value in expected.items():
         assert row[name]["value"] == pytest.approx(value, abs=1e-5)
 
