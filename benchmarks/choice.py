@@ -190,8 +190,8 @@ def check(name: str, tokens: Sequence[int], own: DecodeTrace | Sequence[int]) ->
 
 def rows_of(answers: Mapping[str, Sequence[Mapping[str, Part]]]) -> dict[str, dict[str, Any]]:
     """Return the speeds of all questions, those of a number together, then of each kind."""
-    clusters = {kind: [[one] for one in done] for kind, done in answers.items()}
-    return {kind: row_of(done) for kind, done in {ALL: list(zip(*answers.values(), strict=True)), **clusters}.items()}
+    numbers = list(zip(*answers.values(), strict=True))
+    return {ALL: row_of(numbers)} | {kind: row_of([[one] for one in done]) for kind, done in answers.items()}
 
 
 def row_of(clusters: Sequence[Sequence[Mapping[str, Part]]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.draft_training import UNREAD, DraftShape, load_target, teach_draft, training_accelerator
@@ -177,9 +178,10 @@ def rows_of(
     found = {}
     target, *drafts = passes
     for number, (name, pair) in enumerate(pairs.items()):
+        assert pair.draft is not None
         level = pooled_rate(list(zip(drafts[number][1], target[1], strict=True)))
         more = pooled_rate(list(zip(target[GUESSES + 1], target[1], strict=True))).value - 1
-        prices = {"here": Price(level.value, more / GUESSES)} | stated(pair, gpu, number)
+        prices = {"here": Price(level.value, more / GUESSES)} | stated(pair.draft, pair.target, gpu, number)
         clock = pooled_rate([(one.alone, one.drafted) for one in seconds[name]])
         found[name] = {
             "weights": weights(pair.draft),
@@ -190,25 +192,24 @@ def rows_of(
     return found
 
 
-def stated(pair: Pair, gpu: GpuCosts, number: int) -> dict[str, Price]:
+def stated(draft: PreTrainedModel, target: PreTrainedModel, gpu: GpuCosts, number: int) -> dict[str, Price]:
     """Return prices of draft ``number`` that no clock measured: typed ones, and by layers or weights over the target's.
 
     By layers is where launching kernels takes the time, by weights where reading them from memory does; one more guess
     then costs nothing.
     """
-    text = [model.config.get_text_config() for model in (pair.draft, pair.target) if model is not None]
-    layers, of_target = (one.num_hidden_layers for one in text)
+    layers, of_target = (model.config.get_text_config().num_hidden_layers for model in (draft, target))
     return {
         "typed": Price.of(straight_costs(gpu.one, gpu.many, gpu.levels[number])),
         "by_layers": Price(layers / of_target, 0.0),
-        "by_weights": Price(weights(pair.draft) / weights(pair.target), 0.0),
+        "by_weights": Price(weights(draft) / weights(target), 0.0),
     }
 
 
-def weights(model: Any) -> int:
+def weights(model: PreTrainedModel) -> int:
     """Count the numbers that a language model's pass reads: a tower, a projector and embeddings are not among them."""
-    layers = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
-    return layers + model.get_output_embeddings().weight.numel()
+    held = (model.get_decoder().layers, model.get_output_embeddings())
+    return sum(weight.numel() for module in held for weight in module.parameters())
 
 
 def speed(answers: Sequence[Guessing], price: Price) -> dict[str, float]:
