@@ -47,6 +47,7 @@ SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),
 }  # fmt: skip
 SHIPPED: Final = "shipped"  # of 1.2 M
+PANEL: Final = 360  # pixels of a panel, for its names
 USUAL_WIDTH: Final = 256  # of the shipped draft, for which a learning rate is given
 WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "entropy")
@@ -60,11 +61,21 @@ class GpuCosts:
     Args:
         one, many: of a target pass over one token, and of one that verifies 20 guesses.
         levels: of a pass of each draft, the smallest first, the shipped one last; by default 4.2 / 32 a layer.
+
+    Raises:
+        ValueError: a cost that is not above 0, or a wider pass that costs less.
     """
 
     one: float = 4.2
     many: float = 4.4
     levels: tuple[float, float, float, float, float] = (0.13, 0.13, 0.26, 0.39, 0.13)
+
+    def __post_init__(self) -> None:
+        if not (0 < self.one <= self.many and min(self.levels) > 0):
+            raise ValueError(
+                f"--gpu.one {self.one}, --gpu.many {self.many}, --gpu.levels {self.levels}: give milliseconds above 0,"
+                " and no fewer for many tokens than for one"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,8 @@ def main(config: SizesConfig) -> None:
     show_table(heads, lines)
     write_rates(config.json, pair, config, found)
     names = ("kl", "tau", "level", "clock", "typed")
-    draw_rates(config.picture, {"toy target": list(found.values())}, names, list(found), "weights of the draft", False)
+    series = {"toy target": list(found.values())}
+    draw_rates(config.picture, series, names, list(found), "weights of the draft", joined=False, width=PANEL)
 
 
 def time_passes(pairs: Mapping[str, Pair], repeats: int) -> list[dict[int, list[float]]]:

@@ -64,6 +64,12 @@ def test_speeds_are_tokens_over_what_passes_cost_at_each_price(pair):
         assert row[name]["value"] == pytest.approx(value, abs=1e-5)
 
 
+@pytest.mark.parametrize("costs", [(0.0, 4.0), (4.0, 3.0), (4.0, 4.0, (0.1, 0.1, 0.1, 0.1, -1.0))])
+def test_costs_that_no_gpu_has_are_refused(costs):
+    with pytest.raises(ValueError, match="give milliseconds above 0"):
+        sizes.GpuCosts(*costs)
+
+
 def test_a_size_learns_once_and_is_measured(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(draft_training, "bfloat16_is_fast", lambda: False)
     monkeypatch.setattr(sizes, "SHAPES", {"a": DraftShape(1, 32)})
