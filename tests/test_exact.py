@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import models
+from support.amount import ALL
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -177,7 +178,8 @@ def decoded(pair: Pair, prompt: Any, config: DecodingConfig) -> tuple[list[int],
 def test_every_column_of_both_lanes_has_the_same_bits():
     """In bfloat16, over drafters, rules and seeds, greedy and sampled: not the tokens alone."""
     faster = 0
-    for number, case in enumerate(islice(cases(104, seed=7), 0, None, 2)):  # of every drafter and every rule
+    of_each = islice(cases(104, seed=7), 0, None, 2 if ALL else 5)  # drafter and rule
+    for number, case in enumerate(of_each):
         asked, prompt = half()._asked(case)
         pair = replace(asked, passes="padded", exact=True)
         (plain, columns, single), (said, held, passes) = (
@@ -187,7 +189,7 @@ def test_every_column_of_both_lanes_has_the_same_bits():
         assert plain == said, f"case {number}"
         assert torch.equal(columns[..., :both, :], held[..., :both, :])
         faster += passes < single
-    assert faster > len(DRAFTERS)
+    assert faster > len(DRAFTERS) // 2
 
 
 def test_a_dialogue_reads_its_prompts_anew_and_both_lanes_agree():

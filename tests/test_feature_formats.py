@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import checkpoints, feature_checkpoints
+from support.amount import sample
 from support.checkpoints import FAMILIES, FamilyName
 from support.feature_checkpoints import LAYOUTS
 from support.feature_scores import check_answer, reference_of, scores, text_of
@@ -65,7 +66,8 @@ def pairs(root: Path) -> Callable[..., Pair]:
 @pytest.mark.parametrize(
     ("name", "family", "agrees"),
     [
-        *((name, "llava", agrees) for name in LAYOUTS for agrees in (False, True)),
+        *((name, "llava", True) for name in LAYOUTS),
+        *((name, "llava", False) for name in sample(tuple(LAYOUTS), 7)),
         *((name, "llava_next", True) for name in ("eagle", "msd", "vispec", "eagle3", "speculators")),
     ],
 )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.amount import sample
 from support.browser import FINISHED, SavedPages, Visit, Visitor
 from support.visual_traces import ANSWER, END, retexted, synthetic_race
 
@@ -89,10 +90,10 @@ def case_of(race: Race, moments: Sequence[float], live: bool = False) -> dict[st
     return {"run": run, "items": items, "moments": list(moments), "totals": end["totals"], "live": live}
 
 
-def random_races(count: int) -> list[Race]:
+def random_races(seeds: Sequence[int]) -> list[Race]:
     """Races of many lengths and trees; some part, some have pieces of words and lines of their own."""
     races = []
-    for seed in range(count):
+    for seed in seeds:
         rng = random.Random(seed)
         config = DecodingConfig(max_new_tokens=rng.randint(2, 66), depth=rng.randint(1, 9))
         race = synthetic_race(seed, config, parted_at=rng.randrange(config.max_new_tokens) if seed % 4 == 3 else None)
@@ -106,7 +107,7 @@ def end_of(race: Race) -> float:
 
 
 def test_said_and_pale_words_are_those_of_the_trace_at_any_moment(saved_page: SavedPages) -> None:
-    races = random_races(40)
+    races = random_races(sample(range(40), 11))
     starts = [min(clock(trace)[0][0] for trace in race.values()) for race in races]
     moments = [
         sorted(random.Random(at).uniform(starts[at] - 0.01, end_of(race) + 0.01) for _ in range(9))
@@ -125,7 +126,7 @@ def test_said_and_pale_words_are_those_of_the_trace_at_any_moment(saved_page: Sa
                 assert [word["cursor"] for word in words if not word["pale"]][-1:] in ([], [True])
                 pale += sum(word["pale"] for word in words)
                 parted += sum(word["parted"] for word in words)
-    assert pale > 1000 and parted > 10
+    assert pale > 200 and parted
     backwards = [case | {"moments": case["moments"][::-1], "live": False} for case in cases]
     assert [shown[::-1] for shown in tab.page.evaluate(PLAY, backwards)] == played
 
@@ -141,7 +142,7 @@ def test_equal_words_stand_in_equal_places_and_no_line_is_cut_at_any_width(saved
     tab = saved_page(recorded_frames(*(races[0][name] for name in LANES)))
     cases = [case_of(race, moments[at]) for at, race in enumerate(races)]
     alike = apart = 0
-    for width in WIDTHS:
+    for width in sample(WIDTHS, 3):
         tab.page.set_viewport_size({"width": width, "height": 900})
         for shown in tab.page.evaluate(PLAY, cases):
             for lanes in shown:
@@ -158,7 +159,7 @@ def test_equal_words_stand_in_equal_places_and_no_line_is_cut_at_any_width(saved
                 assert (one == other) or not within, width
                 alike += within
                 apart += not within
-    assert alike > 20 and apart > 20
+    assert alike > 10 and apart > 10
 
 
 def test_whole_answers_show_every_word(saved_page: SavedPages) -> None:

@@ -20,7 +20,7 @@ from specllava.pair import Pair
 
 Load = Callable[[DTypeName], Pair]
 RECORD: dict[str, Any] = json.loads(recorded_runs.RECORD.read_text(encoding="utf-8"))
-EACH = 5  # runs of a kind
+EACH = 3  # runs of a kind
 
 
 def kinds(section: str) -> dict[str, list[dict[str, Any]]]:

@@ -80,8 +80,8 @@ def test_examples_play_at_the_root_of_a_host(page: Visitor, folder: Path) -> Non
         for race in EXAMPLES:
             tab.page.click(f'.site-examples a[data-opens="example {race.name}"]')
             told(tab, ".asked", race.turns[-1].prompt)
-            asked = f"new URLSearchParams(location.search).get('example') === '{race.name}'"
-            until(tab, f"document.querySelector('.this-run').textContent && {asked}")
+            opened = "document.querySelector('.site-examples a[aria-current]').dataset.opens"
+            until(tab, f"document.querySelector('.this-run').textContent && {opened} === 'example {race.name}'")
             tab.page.click("[data-do=last]")
             words = tab.page.evaluate("document.querySelector('[data-lane=speculative] .words').textContent")
             assert race.turns[-1].lead.text.split()[0] in words
@@ -467,6 +467,25 @@ def test_an_edition_shows_the_races_of_a_directory(tmp_path: Path, browser: Any)
         told(tab, ".versus-sides", "one <b>")
         links.nth(1).click()
         until(tab, "document.querySelector('#picture img').src.startsWith('data:image/jpeg')")
+
+
+SLOWLY = """async () => {
+  const [plain, seen] = [window.fetch, new Set()];
+  window.fetch = async (...asked) => (await new Promise((on) => setTimeout(on, 700))) ?? plain(...asked);
+  document.querySelector("[data-do=next]").click();
+  document.querySelector("[data-opens='example 2-story']").click();
+  const timer = setInterval(() => seen.add(new URLSearchParams(location.search).get("example")), 20);
+  await new Promise((on) => setTimeout(on, 650));
+  clearInterval(timer);
+  return [...seen];
+}"""
+
+
+def test_an_address_stays_while_its_run_is_still_being_fetched(page: Visitor) -> None:
+    """The run before it writes its own address 300 ms after a step of it."""
+    tab = page()
+    assert tab.page.evaluate(SLOWLY) == ["2-story"]
+    told(tab, ".asked", "story")
 
 
 # --- what an address opens --------------------------------------------------------------------------------------------

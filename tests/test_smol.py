@@ -14,15 +14,17 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from support import smol
+from transformers import LlavaForConditionalGeneration
 
 import app
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions
 from specllava.cli.page_pairs import pairs_with_memory
-from specllava.models.loading.presets import FETCH_SMOL, presets
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.loading.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
 from specllava.smol import language_model
-from specllava.smol.checkpoint import SETTINGS, WEIGHTS, smol_processor
+from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.player.race_frames import race_frames
@@ -35,15 +37,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smol")
     smol.write_language_model(folder / "language")
     words = smol.tokenizer()
-    smol.write_sight(folder / "assets" / "smol", smol.language_model(len(words)), words, adapted=True)
+    model, assets = smol.language_model(len(words)), folder / "assets"
+    assemble(model, words, smol.write_sight(assets / "smol", model, words, adapted=True), folder / "target")
+    target = LlavaForConditionalGeneration.from_pretrained(folder / "target")
+    fresh_feature_draft(target, "eagle", input_norm=False).save_pretrained(assets / "smol" / "draft")
+    (assets / "toy").symlink_to(ASSETS / "toy")
     return folder
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it with a cache of its own."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True, symlinks=True)
     monkeypatch.setattr("specllava.cli.fetch.ASSETS", tmp_path / "assets")
+    monkeypatch.setattr("specllava.models.loading.presets.ASSETS", tmp_path / "assets")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.amount import sample
 from support.browser import FINISHED, SavedPages, Server, Visit, assert_accessible, new_page
 from support.visual_traces import synthetic_race
 
@@ -237,7 +238,7 @@ def test_the_opening_of_any_step_claims_only_what_its_trace_holds(
 ) -> None:  # fmt: skip
     """Of synthetic races: trees that branch and chains, right and wrong guesses, with and without chance."""
     asked = wrong = 0
-    for seed in range(12):
+    for seed in (seeds := sample(range(12), 5)):
         config = DecodingConfig(rule=("entropy", "chain", "topk")[seed % 3], temperature=temperature)
         trace = synthetic_race(seed, config)["speculative"]
         tab = saved_page(recorded_frames(None, trace, show=seed % len(trace.steps)))
@@ -268,4 +269,4 @@ def test_the_opening_of_any_step_claims_only_what_its_trace_holds(
         brought = re.search("a single line would have followed .+ and brought ([0-9]+)", line)
         assert (brought and int(brought[1])) == (others[0] if others else None), (seed, line)
         asked += 1
-    assert asked >= 10 and wrong
+    assert asked >= len(seeds) - 2 and wrong

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.amount import sample
 from support.browser import SavedPages, Visit, visits
 from support.inside_step import RACES, SEEN, opened, walk
 from support.visual_traces import synthetic_race
@@ -70,8 +71,8 @@ def overlaps(seen: Any, nodes: bool = True) -> list[str]:
 
 @pytest.mark.parametrize("width", [1280, 375])
 def test_no_word_covers_another_in_any_phase(width: int, saved_page: SavedPages) -> None:
-    written = 0
-    for race, steps in ((RACES["1-describe"], range(10)), (bushy_race(), (4, 5)), (LESSONS["coin"].race, (3, 4))):
+    written, several = 0, sample(range(10), 3)
+    for race, steps in ((RACES["1-describe"], several), (bushy_race(), (4,)), (LESSONS["coin"].race, (3,))):
         tab = opened(saved_page, race, viewport={"width": width, "height": 900})
         for number in steps:
             if number >= len(race.lead.steps):
@@ -80,7 +81,7 @@ def test_no_word_covers_another_in_any_phase(width: int, saved_page: SavedPages)
             for kind, level, seen in walk(tab, BOXES):
                 assert overlaps(seen) == [], (race.name, number, kind, level)
                 written += len(seen["words"])
-    assert written > 1000
+    assert written > 300
 
 
 def go_inside(tab: Visit, number: int) -> None:
@@ -99,7 +100,8 @@ def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(
     race = RACES["1-describe"]
     tab = opened(saved_page, race)
     pairs = 0
-    for number, step in enumerate(race.lead.steps):
+    steps = sample(list(enumerate(race.lead.steps)), 4)
+    for number, step in steps:
         go_inside(tab, number)
         tab.page.locator(".phase-list button", has_text="accept").click()
         found = {
@@ -123,7 +125,7 @@ def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(
         assert tab.page.evaluate("document.querySelector('.phase-pairs').textContent").count("kept") == len(
             step.emitted_nodes
         )
-    assert pairs > 2 / 3 * sum(len(step.emitted_nodes) for step in race.lead.steps)
+    assert pairs > 2 / 3 * sum(len(step.emitted_nodes) for _, step in steps)
 
 
 def test_inside_a_step_tree_phases_cache_and_controls_fit_a_small_laptop_and_stand_still(

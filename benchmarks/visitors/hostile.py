@@ -22,6 +22,7 @@ import httpx
 import psutil
 from PIL import Image
 
+from specllava.bench.peak_memory import reset_resident_peak, resident_peak
 from specllava.core.limits import MIB, Limits
 
 MOST_SECONDS: Final = 0.5  # of the processor, for one request
@@ -192,7 +193,8 @@ def _picture(side: int) -> bytes:
 def measure(address: str, process: psutil.Process, log: Path, one: Hostile) -> Cost:
     """Send a request as often as it says, at once, and read what the server's process took for it."""
     answers: list[int] = []
-    logged, before, spent = log.stat().st_size, _reset_peak(process), process.cpu_times()
+    before = process.memory_info().rss if reset_resident_peak(process.pid) else None
+    logged, spent = log.stat().st_size, process.cpu_times()
 
     def send(number: int) -> None:
         try:
@@ -209,8 +211,7 @@ def measure(address: str, process: psutil.Process, log: Path, one: Hostile) -> C
             sender.join()
         time.sleep(0.3)  # for what a closed stream leaves to do
     now = process.cpu_times()
-    peak = _peak(process)
-    memory = None if before is None or peak is None else max(0, peak - before)
+    memory = None if before is None else max(0, resident_peak(process.pid) - before)
     processor = now.user + now.system - spent.user - spent.system
     grown = log.stat().st_size - logged
     return Cost(
@@ -237,18 +238,3 @@ def _watched(address: str) -> Iterator[list[float]]:
     finally:
         over.set()
         watcher.join()
-
-
-def _reset_peak(process: psutil.Process) -> int | None:
-    """Forget the peak of resident memory. Return what is resident now, in bytes; ``None`` where Linux's files are not
-    written."""
-    try:
-        Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="utf-8")
-    except OSError:
-        return None
-    return int(process.memory_info().rss)
-
-
-def _peak(process: psutil.Process) -> int | None:
-    lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), None)

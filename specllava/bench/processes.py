@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from specllava.bench.measured import Measured, RawPass
 
 Item = TypeVar("Item")
+SHARED: Final = {"counters": [], "missing": ["processes that run at once share the counters"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def join_parts(parts: Sequence[Measured]) -> Measured:
     """Join parts into one benchmark, round by round; dialogues are numbered through.
 
     A lane that failed in one part is left out. All lanes of a prompt ran in one process, so ratios stay those of one
-    device; the machine is the first part's.
+    device; the machine is the first part's. Energy is left out, since its counters are shared.
 
     Args:
         parts: of the same lanes, rounds and options, at least one, each with at least one prompt.
@@ -82,7 +83,7 @@ def join_parts(parts: Sequence[Measured]) -> Measured:
     return replace(
         first,
         rounds=rounds,
-        machine={**first.machine, "processes": len(parts)},
+        machine={**first.machine, "processes": len(parts), "energy": SHARED},
         warm_up=min((part.warm_up for part in parts), key=lambda one: one.agreed),
         prompts=tuple(
             replace(asked, dialogue=asked.dialogue + before)
@@ -91,7 +92,7 @@ def join_parts(parts: Sequence[Measured]) -> Measured:
         ),
         runs={
             name: tuple(
-                run
+                replace(run, joules=None)
                 for number in range(rounds)
                 for part in parts
                 for run in part.runs[name][number * len(part.prompts) : (number + 1) * len(part.prompts)]

@@ -14,7 +14,7 @@ from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
 from specllava.core.acceptance import Acceptance, DraftedStep
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
-from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
+from specllava.findings.bootstrap import Part, Ratio, pooled_rate, pooled_ratio
 from specllava.lane import TARGET_ONLY
 
 TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # without guesses
@@ -86,6 +86,8 @@ class LaneResult:
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
         acceptance: of the steps that drafted.
         floor: the steps whose passes were run once more, bare; ``None`` if none were.
+        joules: per token of whole runs; ``None`` where nothing counted them.
+        peak_bytes: the highest of all runs; ``None`` where it is not known.
     """
 
     totals: RunTotals
@@ -97,6 +99,8 @@ class LaneResult:
     margins: tuple[float | None, ...]
     acceptance: Acceptance
     floor: Floor | None = None
+    joules: Ratio | None = None
+    peak_bytes: int | None = None
 
     @property
     def overhead(self) -> float | None:
@@ -128,6 +132,9 @@ class LaneResult:
             "interval": _interval(self.speedup),
             "speedup_end_to_end": _number(self.end_to_end.value),
             "interval_end_to_end": _interval(self.end_to_end),
+            "j_per_token": None if self.joules is None else _number(self.joules.value),
+            "j_per_token_interval": None if self.joules is None else _interval(self.joules),
+            "mb_peak": None if self.peak_bytes is None else 1e-6 * self.peak_bytes,
             "efficiency": _number(_ratio(self.speedup.value, totals.tau)),
             "mismatches": self.mismatches,
             "ties": self.ties,
@@ -169,6 +176,8 @@ def pool(
             margins=tuple(differing),
             acceptance=acceptance_of(own),
             floor=Floor.of(own),
+            joules=_joules_per_token(own, dialogues),
+            peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),
         )
     return results
 
@@ -216,14 +225,21 @@ def _whole(run: TimedRun) -> Part:
 
 
 def _parts(runs: Sequence[TimedRun], dialogues: Sequence[int], part: Callable[[TimedRun], Part]) -> list[Part]:
-    """Add up tokens and seconds for each dialogue."""
+    """Add up both numbers of the runs for each dialogue."""
     sums: dict[int, list[float]] = {dialogue: [0.0, 0.0] for dialogue in dialogues}
     for number, run in enumerate(runs):
-        tokens, seconds = part(run)
+        first, second = part(run)
         own = sums[dialogues[number % len(dialogues)]]
-        own[0] += tokens
-        own[1] += seconds
-    return [(tokens, seconds) for tokens, seconds in sums.values()]
+        own[0] += first
+        own[1] += second
+    return [(first, second) for first, second in sums.values()]
+
+
+def _joules_per_token(runs: Sequence[TimedRun], dialogues: Sequence[int]) -> Ratio | None:
+    """Return the joules per token of whole runs; ``None`` if any was not counted."""
+    if any(run.joules is None for run in runs):
+        return None
+    return pooled_rate(_parts(runs, dialogues, lambda run: (run.joules or 0.0, len(run.token_ids))))
 
 
 def _interval(ratio: Ratio, unit: float = 1.0) -> list[float] | None:

@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import torch
 from tqdm.auto import tqdm
 
 from specllava.bench.bare_passes import BareSteps
 from specllava.bench.dialogue import BenchDialogue, prompts_of
+from specllava.bench.energy import energy_meter
 from specllava.bench.lanes import REFERENCE, Runner
 from specllava.bench.machine import conditions, machine_of
 from specllava.bench.measured import BenchPrompt, Measured, WarmUp
+from specllava.bench.peak_memory import PeakMemory
 from specllava.bench.raw_passes import raw_passes
 from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
-from specllava.bench.transformers_lanes import LaneFailedError
+from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, LaneFailedError
 from specllava.bench.vision_time import with_vision_time
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare_ids
@@ -82,7 +85,10 @@ class _Bench:
     ) -> None:  # fmt: skip
         self._pair, self._config, self._plan = pair, config, plan
         self._runners, self._failures = dict(runners), dict[str, str]()
-        self._machine = machine_of(pair.device, plan.command)
+        gpus = gpus_of(pair)
+        self._energy, self._memory = energy_meter(gpus), PeakMemory(gpus)
+        meters = {"energy": self._energy.as_json(), "peak_memory": self._memory.kind}
+        self._machine = machine_of(pair.device, plan.command) | meters
         self._asked: list[BenchPrompt] = []
         self._prompts: list[Prompt] = []
         for number, dialogue in enumerate(tqdm(dialogues, "prompts", disable=None)):
@@ -134,8 +140,12 @@ class _Bench:
         """Run all lanes on one prompt, in an order that is drawn; ``bare``: repeat each run's passes after it."""
         names = list(self._runners)
         self._order.shuffle(names)
+        before = self._energy.read()
         timed = with_vision_time(self._pair, prompt)
+        vision = self._energy.since(before)
         for name in names:
+            self._memory.reset()
+            before = self._energy.read()
             try:
                 run = self._runners[name](timed)
             except LaneFailedError as error:
@@ -143,6 +153,10 @@ class _Bench:
                 del self._runners[name]
                 self._runs.pop(name, None)
             else:
+                joules, peak = self._energy.since(before), self._memory.read()
+                if joules is not None and vision is not None and name not in TRANSFORMERS_LANES:
+                    joules += vision  # generate encodes the picture itself
+                run = replace(run, joules=joules, peak_bytes=peak)
                 runs[name].append(replace(run, bare_seconds=self._bare_steps.seconds(run)) if bare else run)
 
     def _result(self, done: int) -> Measured:
@@ -167,6 +181,13 @@ class _Bench:
             failures=self._failures,
             raw_passes=raw_passes(self._pair, self._contexts) if self._plan.floor else (),
         )
+
+
+def gpus_of(pair: Pair) -> list[torch.device]:
+    """Return the GPUs that hold weights of a pair, in order."""
+    models = [model for model in (pair.target, pair.draft) if model is not None]
+    held = {weight.device for model in models for weight in model.parameters()}
+    return sorted((device for device in held if device.type == "cuda"), key=str)
 
 
 def margins_of(

@@ -16,16 +16,19 @@ SPEED_HEADS: Final = ("lane", "τ", "ms/token", "speed-up", "95 %", "differ", "t
 TIME_HEADS: Final = (
     "lane", "vision\nms", "prefill\nms", "wall\nms/token", "wall\nspeed-up", "effi-\nciency", "over-\nhead"
 )  # fmt: skip
+METER_HEADS: Final = ("lane", "J/token", "95 %", "peak MB")
 
 
 def table_rows(
     results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
 ) -> list[tuple[Sequence[str], list[tuple[str, ...]]]]:
-    """Return heads and rows of each table: speed, times, and speed-ups by category if there are several."""
+    """Return heads and rows of each table: speed, times, energy with memory, and speed-ups by category if there are
+    several."""
     rows = {name: lane.as_json() for name, lane in results.items()}
     tables: list[tuple[Sequence[str], list[tuple[str, ...]]]] = [
         (SPEED_HEADS, [_speed_row(name, row) for name, row in rows.items()]),
         (TIME_HEADS, [_time_row(name, row) for name, row in rows.items()]),
+        (METER_HEADS, [_meter_row(name, row) for name, row in rows.items()]),
     ]
     if len(categories) > 1:
         speedups = {name: [own[name].as_json()["speedup"] for own in categories.values()] for name in results}
@@ -58,6 +61,10 @@ def _time_row(name: str, row: Row) -> tuple[str, ...]:
     return (name, *times, _figure(row["speedup_end_to_end"]), _figure(row["efficiency"]), _percent(row["overhead"]))
 
 
+def _meter_row(name: str, row: Row) -> tuple[str, ...]:
+    return (name, _figure(row["j_per_token"]), _interval(row["j_per_token_interval"]), _figure(row["mb_peak"], 0))
+
+
 def notes_of(measured: Measured, fastest: str) -> list[str]:
     """Return notes to the tables, one line each."""
     warm, machine = measured.warm_up, measured.machine
@@ -71,6 +78,11 @@ def notes_of(measured: Measured, fastest: str) -> list[str]:
     loads = " and ".join("?" if each is None else f"{each[0]:.1f}" for each in load)
     copied = "" if rate is None else f", copies {rate:.0f} GB/s"
     lines.append(f"{machine.get('gpu') or machine.get('cpu')}{copied}, load {loads} before and after")
+    if energy := machine.get("energy"):
+        lines.append(f"energy counted: {', '.join(energy['counters']) or 'none'}")
+        lines += [f"not counted: {why}" for why in energy["missing"]]
+    if peak := machine.get("peak_memory"):
+        lines.append(f"peak memory: {peak}")
     lines += [f"{name} failed: {why}" for name, why in (measured.failures or {}).items()]
     return lines
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from specllava.core.trace import Prefill, StepTrace
-from specllava.core.trace_fields import Count, Many, Record, Seconds
+from specllava.core.trace_fields import Count, Joules, Many, Record, Seconds
 
 Model = Literal["target", "draft"]
 
@@ -60,6 +60,8 @@ class TimedRun(Record):
         bare_seconds: that the passes of the steps took once more, bare and in their order; ``None`` if not timed.
         steps: steps after the first tokens.
         wall_seconds: of the whole run, all bookkeeping in it.
+        joules: of the whole run, the towers' passes in it; ``None`` where nothing counts them.
+        peak_bytes: of memory, see :class:`~specllava.bench.peak_memory.PeakMemory`; ``None`` where it is not known.
     """
 
     token_ids: Many[Count]
@@ -72,6 +74,8 @@ class TimedRun(Record):
     wall_seconds: Seconds
     draft_read_seconds: Seconds = 0.0
     bare_seconds: Seconds | None = None
+    joules: Joules | None = None
+    peak_bytes: Count | None = None
 
     @property
     def step_tokens(self) -> int:

@@ -1,10 +1,11 @@
-"""A pooled rate, or the ratio of two, with its bootstrap interval over prompts."""
+"""Pooled rates, and figures that several of them give, with bootstrap intervals over prompts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 RESAMPLES: Final = 2000
 LEVEL: Final = 0.95
+Array = npt.NDArray[np.float64]
 Part = tuple[float, float]  # numerator and denominator of one prompt's rate
 
 
@@ -28,42 +30,49 @@ class Ratio:
     high: float
 
 
-def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
-    """Compare two rates, each the total of its numerators over the total of its denominators.
+def pooled(rates: Sequence[Sequence[Part]], combine: Callable[[Array], Array], seed: int = 0) -> Ratio:
+    """Return a figure that several rates give, each the total of its numerators over the total of its denominators.
 
     The interval is the percentile bootstrap's (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter
-    13). Prompts are drawn with replacement, both rates pooled anew each time. A prompt keeps its A and its B together.
+    13). Prompts are drawn with replacement, all rates pooled anew each time. A prompt keeps its parts together.
 
     Args:
-        a, b: a part per prompt, in the same order.
+        rates: for each a part per prompt, in the same order.
+        combine: makes figures ``[...]`` of rates ``[..., rates]``; NaN and infinity count as none.
         seed: of the draws; same seed, same interval.
 
     Raises:
-        ValueError: parts of another number of prompts.
+        ValueError: rates of different numbers of prompts.
     """
-    if len(a) != len(b):
-        raise ValueError(f"a ratio needs both sides of every prompt: {len(a)} of A, {len(b)} of B")
-    if not a:
+    count = len(rates[0])
+    if any(len(parts) != count for parts in rates):
+        counts = ", ".join(f"{len(parts)} of {name}" for name, parts in zip(ascii_uppercase, rates, strict=False))
+        raise ValueError(f"a ratio needs every side of each prompt: {counts}")
+    if not count:
         return Ratio(math.nan, math.nan, math.nan)
-    parts = np.concatenate([np.array(a, dtype=float), np.array(b, dtype=float)], axis=1)  # [prompts, 4]
-    value = float(_ratios(parts.sum(axis=0)))
-    if len(a) < 2:
+    parts = np.concatenate([np.array(each, dtype=float) for each in rates], axis=1)  # [prompts, 2 · rates]
+
+    def figures(totals: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return combine(totals[..., ::2] / totals[..., 1::2])
+
+    value = float(figures(parts.sum(axis=0)))
+    if count < 2:
         return Ratio(value, math.nan, math.nan)
-    drawn = np.random.default_rng(seed).integers(len(a), size=(RESAMPLES, len(a)))
-    ratios = _ratios(np.stack([column[drawn].sum(axis=1) for column in parts.T], axis=-1))
-    ratios = ratios[np.isfinite(ratios)]  # draws of prompts without a step have no rate
-    if not ratios.size:
+    drawn = np.random.default_rng(seed).integers(count, size=(RESAMPLES, count))
+    found = figures(np.stack([column[drawn].sum(axis=1) for column in parts.T], axis=-1))
+    found = found[np.isfinite(found)]  # draws of prompts without a step have no rate
+    if not found.size:
         return Ratio(value, math.nan, math.nan)
-    low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Ratio(value, float(low), float(high))
+
+
+def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
+    """Compare two rates: the second over the first, as :func:`pooled` does."""
+    return pooled([a, b], lambda rates: rates[..., 1] / rates[..., 0], seed)
 
 
 def pooled_rate(parts: Sequence[Part], seed: int = 0) -> Ratio:
     """Return a rate, the total of its numerators over the total of its denominators, with its interval over prompts."""
-    return pooled_ratio([(1.0, 1.0)] * len(parts), parts, seed)
-
-
-def _ratios(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the ratios ``[...]`` of totals ``[..., 4]``; NaN or infinite where a denominator is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.divide(totals[..., 2] / totals[..., 3], totals[..., 0] / totals[..., 1])
+    return pooled([parts], lambda rates: rates[..., 0], seed)

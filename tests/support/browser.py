@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from support.visual_traces import FakeBackend
 
 VIEWPORT = {"width": 1280, "height": 900}
-PATIENCE = 90_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
+PATIENCE = 150_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
 DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
 HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
 FINISHED = (
@@ -55,8 +55,14 @@ class Visit:
 
     def wait(self, condition: str) -> None:
         """Until an expression holds. Playwright gives up at once where it throws: what is absent is waited for too."""
+        from playwright.sync_api import TimeoutError
+
         patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
-        self.page.wait_for_function(patient, polling=50)  # milliseconds; at every frame would be work
+        try:
+            self.page.wait_for_function(patient, polling=50)  # milliseconds; at every frame would be work
+        except TimeoutError:
+            asked = [call.partition("/gradio_api/")[2] for call in self.calls if "/gradio_api/" in call]
+            raise AssertionError(f"never came: {condition}; {self.page.url}; {self.errors}; {asked[-12:]}") from None
 
     def lesson(self, number: int) -> None:
         """Choose a lesson, from 0, in the menu."""

@@ -18,9 +18,12 @@ export function create(root, { player, part, live, teach, modules }) {
   let race = live && location.hash.startsWith(MARK) ? location.hash.slice(MARK.length) : ""; // the run, packed
   let opening = race !== ""; // the run of the fragment has not come yet
   let plain = ["lesson", "example", "turn", "step"].some((name) => query.has(name)) ? "" : null; // what an address without names opens
+  let followed = !live || !["lesson", "example"].some((name) => query.has(name)); // else a server has to read the address yet
+  let own = ""; // what the address opened as the run began: another one belongs to a run that is still being fetched
   let waiting = 0;
 
   if (opening) openRace();
+  for (const act of ["pointerdown", "keydown"]) addEventListener(act, () => (followed = true), { once: true, capture: true });
 
   function begin(next) {
     const linked = opening && next.source.includes(NAME);
@@ -28,6 +31,8 @@ export function create(root, { player, part, live, teach, modules }) {
     if (run && !next.again) notice.textContent = "";
     if (run || linked) opening = false; // or the link's run was refused, and another one chosen
     run = next;
+    own = opens();
+    followed ||= asked();
   }
 
   // Whether the run is the one that the address named: the page may begin with another.
@@ -52,11 +57,18 @@ export function create(root, { player, part, live, teach, modules }) {
   }
 
   function write() {
-    if (opening || waiting || !/^(https?|file):$/.test(location.protocol)) return; // a notebook's cell has no address
+    if (opening || !followed || waiting || !/^(https?|file):$/.test(location.protocol)) return; // a notebook's cell has no address
     waiting = setTimeout(() => {
       waiting = 0;
+      if (opens() !== own) return;
       history.replaceState(history.state, "", here());
+      own = opens();
     }, EACH);
+  }
+
+  function opens() {
+    const now = new URLSearchParams(location.search);
+    return JSON.stringify([now.get("lesson"), now.get("example")]);
   }
 
   const named = () => Boolean(run.lesson || run.example || race);
@@ -96,6 +108,7 @@ export function create(root, { player, part, live, teach, modules }) {
     plain = "";
     const address = here();
     history.replaceState(history.state, "", address);
+    own = opens();
     return address;
   }
 

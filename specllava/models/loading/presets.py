@@ -104,7 +104,12 @@ def presets() -> dict[str, Preset]:
         "toy-before": Preset(toy / "target", toy / "draft-before"),
         "toy-eagle": Preset(toy / "target", toy / "eagle"),
         "toy-eagle-compressed": Preset(toy / "target", toy / "eagle-compressed"),
-        "smol": Preset(smol, licence="language model: Apache-2.0, by specllava fetch smol", fetched=FETCH_SMOL),
+        "smol": Preset(
+            smol,
+            ASSETS / "smol" / "draft",
+            licence="language model: Apache-2.0, by specllava fetch smol",
+            fetched=FETCH_SMOL,
+        ),
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
         "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),
