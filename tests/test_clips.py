@@ -13,7 +13,7 @@ from transformers import LlavaForConditionalGeneration
 from benchmarks.clips.batches import ClipBatches
 from benchmarks.clips.clip import FRAMES, beside, sample_clip
 from benchmarks.clips.questions import CLIP_FAMILIES
-from benchmarks.clips.training import clip_draft_losses
+from benchmarks.shared.draft_training import packed_draft_losses
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
@@ -140,7 +140,7 @@ def test_a_draft_that_is_its_target_has_only_the_targets_own_doubt_to_learn(proc
     same.load_state_dict(target.state_dict(), strict=False)
     batch = ClipBatches(processor, 2, 4, (1, 2, 4))(number)
     batch["pixel_values"] = batch["pixel_values"].double()
-    own, far = (clip_draft_losses(draft, batch, target, 0.5, 0.1) for draft in (same, other))
+    own, far = (packed_draft_losses(draft, batch, target, 0.5, 0.1) for draft in (same, other))
     assert 0 <= own["kl"] < 1e-6 < far["kl"]
     for found in (own, far):
         total = 0.5 * found["answers"] + 0.5 * found["kl"] + found["naming"]

@@ -12,20 +12,18 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
-from transformers import AutoProcessor, LlavaForConditionalGeneration
+from transformers import AutoProcessor
 
 from benchmarks.clips.batches import ClipBatches
 from benchmarks.shared.command import run_command
+from benchmarks.shared.draft_training import load_target, teach_draft
 from specllava.distill.config import LoopConfig
-from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.losses import answer_positions
+from specllava.distill.loop import fit
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.toyworld.corpus import content_ids
-from specllava.toyworld.hints import NAMES, naming_loss
-from specllava.toyworld.packed_losses import packed_states, target_losses
+from specllava.toyworld.packed_losses import target_losses
 from specllava.toyworld.recipe import ToyRecipe
 
 
@@ -61,7 +59,7 @@ def train_clip_pair(training: ClipTraining) -> None:
     places = {name: training.output / name for name in ("target", "draft")}
     checkpoints = training.output / "checkpoints"
     if not places["target"].exists():
-        target = _loaded(Path(toy.target))
+        target = load_target(toy.target)
         target.model.vision_tower.requires_grad_(False)
         losses = target_losses(recipe, content_ids(processor.tokenizer))
         fit("target", target.train(), losses, batches(0), training.target, checkpoints / "target", accelerator)
@@ -69,36 +67,11 @@ def train_clip_pair(training: ClipTraining) -> None:
     if not places["draft"].exists():
         assert toy.draft is not None
         draft = DraftLlava.from_pretrained(toy.draft, dtype=torch.float32)
-        draft_losses = partial(
-            clip_draft_losses, target=_loaded(places["target"]).eval().requires_grad_(False),
-            kl_weight=training.kl_weight, scenery=recipe.scenery_weight,
-        )  # fmt: skip
         first = training.target.steps * training.batch  # clips that the target has not learnt
-        fit("draft", draft.train(), draft_losses, batches(first), training.draft, checkpoints / "draft", accelerator)
-        save(draft, processor, places["draft"], torch.float32)
-
-
-def clip_draft_losses(
-    draft: DraftLlava, batch: Batch, target: LlavaForConditionalGeneration, kl_weight: float, scenery: float
-) -> Losses:
-    """Return a draft's losses on packed rows: answers, KL(target ‖ draft) on them, words of slots before its layer."""
-    with torch.no_grad():
-        told, _ = answer_positions(packed_states(target, batch, target)[-1], batch["labels"])  # [answers, hidden]
-        theirs = F.log_softmax(target.lm_head(told).float(), -1)  # [answers, vocab]
-    layers = packed_states(draft, batch, target)
-    said, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
-    ours = F.log_softmax(draft.lm_head(said).float(), -1)
-    answers = F.nll_loss(ours, words)
-    kl = F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
-    slots = batch["input_ids"].eq(draft.config.image_token_id)
-    read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["patch_names"][..., :NAMES].flatten(0, 1), scenery)
-    loss = (1 - kl_weight) * answers + kl_weight * kl + naming
-    return {"loss": loss, "answers": answers, "kl": kl, "naming": naming}
-
-
-def _loaded(place: Path) -> LlavaForConditionalGeneration:
-    return LlavaForConditionalGeneration.from_pretrained(place, dtype=torch.float32)
+        teach_draft(
+            draft, load_target(places["target"]), processor, batches(first), training.draft, training.kl_weight,
+            places["draft"], accelerator,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -99,7 +99,9 @@ TITLES: Final = {
     "wasted": "wasted guesses per target pass", "speed": "speed, a draft pass costs 0.1",
     "speed_free": "speed, a draft pass is free", "speed_whole": "speed, a draft pass costs 1",
     "agreement": "the draft's best guess is right, share", "ece": "calibration error (ECE)",
-    "length": "tokens per answer", "ms": "ms per token", "over_float32": "speed-up over the float32 target alone",
+    "length": "tokens per answer", "level": "a draft pass, in target passes", "clock": "speed here, by the clock",
+    "here": "speed here, counted passes", "typed": "speed at a GPU's costs",
+    "ms": "ms per token", "over_float32": "speed-up over the float32 target alone",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from visual.figures.chart import LEGEND, panel
 Rate = Mapping[str, float]  # ``value``, ``low``, ``high``
 LOOKS: Final = (  # colour, symbol, dash: no meaning hangs on colour alone
     (theme.ACCEPTED, "circle", "solid"), (theme.REJECTED, "square", "dash"), (theme.TARGET, "diamond", "dot"),
-    (theme.SAVED, "triangle-up", "dashdot"),
+    (theme.SAVED, "triangle-up", "dashdot"), (theme.QUIET, "x", "longdash"),
 )  # fmt: skip
 PANEL_WIDTH, HEIGHT = 310, 330
 APART: Final = 0.09  # between two series at one place, in places

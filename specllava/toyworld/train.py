@@ -77,7 +77,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
             compiler is found or on a GPU.
     """
     recipe = recipe or ToyRecipe()
-    accelerator = Accelerator(mixed_precision="bf16" if _bfloat16_is_fast() else "no")
+    accelerator = Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no")
     if compiled is None:
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
     processor = output / PROCESSOR
@@ -101,7 +101,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
             _log(output, name, seconds)
 
 
-def _bfloat16_is_fast() -> bool:
+def bfloat16_is_fast() -> bool:
     """Check for bfloat16 instructions: without them a CPU multiplies it several times slower than float32."""
     return torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
