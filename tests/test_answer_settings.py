@@ -196,7 +196,7 @@ def drawn_answers(pair: Pair, config: DecodingConfig) -> dict[tuple[int, ...], f
     return found
 
 
-@pytest.mark.parametrize("settings", sample(tuple(CUTOFFS), 5))
+@pytest.mark.parametrize("settings", sample(tuple(CUTOFFS), 3))
 def test_drawn_answers_have_the_probabilities_of_generate(settings: str):
     """Exactly, but for float32, in which ``generate`` computes them."""
     pair = asking(CUTOFFS[settings])
