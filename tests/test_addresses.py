@@ -37,7 +37,7 @@ def shown(tab: Visit) -> dict[str, str]:
 
 def has(tab: Visit, **expected: str) -> None:
     """Wait until the address says exactly this."""
-    for _ in range(100):
+    for _ in range(1000):
         if shown(tab) == expected:
             return
         tab.page.wait_for_timeout(50)
@@ -98,7 +98,7 @@ def test_settings_that_differ_from_the_defaults_are_in_the_address(opened: Visit
     tab.page.click(".settings-open")
     assert tab.page.input_value("#option-depth") == "3"
     tab.page.fill("#option-nodes", "7")
-    for _ in range(100):
+    for _ in range(1000):
         if shown(tab).get("set-nodes") == "7":
             break
         tab.page.wait_for_timeout(50)

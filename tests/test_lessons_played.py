@@ -60,7 +60,7 @@ class Played:
     def until(self, expression: str, argument: Any = None) -> None:
         """Wait until an expression is empty; the edition's policy forbids what a browser that waits by itself does."""
         found = "never looked"
-        for _ in range(120):
+        for _ in range(1000):
             found = self.tab.page.evaluate(expression, argument)
             if not found:
                 return

@@ -32,7 +32,7 @@ from visual.player.recorded import load_recorded, recorded_race
 
 OLD_PAGE = Path(__file__).parent / "data" / "3-count.page.2026-11-23.html"
 SUB_PATH = "sub/path/"
-TRIES = 400  # of 50 ms each
+TRIES = 1200  # of 50 ms each
 LESSONS, EXAMPLES = load_lessons(ASSETS / "lessons"), load_recorded(ASSETS / "examples")
 (DIALOGUE,) = (race for race in EXAMPLES if race.later)
 

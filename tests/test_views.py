@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.amount import sample
-from support.browser import FINISHED, SavedPages, Server, Visit, assert_accessible, new_page
+from support.browser import FINISHED, PATIENCE, SavedPages, Server, Visit, assert_accessible, new_page
 from support.visual_traces import synthetic_race
 
 import app
@@ -67,6 +67,7 @@ def opening(shipped_page: Server, browser: Any) -> Iterator[Any]:
     """The first visit of somebody who has never been here, at the plain address."""
     context = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     page.goto(shipped_page.address)
     page.wait_for_selector(".tree[data-phase=root] .main-svg")
     yield page

@@ -121,9 +121,11 @@ def new_page(browser: Any, viewport: dict[str, int], **context: Any) -> Any:
     """
     if not context.keys() <= {"color_scheme", "reduced_motion"}:
         page = browser.new_context(viewport=viewport, **context).new_page()
+        page.set_default_timeout(PATIENCE)
         page.add_init_script(AT_THE_WORKBENCH)
         return page
     page = browser.contexts[0].new_page()
+    page.set_default_timeout(PATIENCE)
     page.add_init_script(AT_THE_WORKBENCH)
     page.set_viewport_size(viewport)
     page.emulate_media(**context)
