@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints, families, family_proofs, models, video_proofs
+from support.amount import sample
 from support.family_configs import Layout
 from support.family_drafts import write_draft, write_target
 from support.family_kinds import FAMILIES
@@ -81,7 +82,7 @@ def speculated(model: PreTrainedModel, inputs: dict[str, Any], draft: Any, **opt
     return new_tokens(model, inputs, custom_generate=speculative_generate, draft=draft, **(SMALL | options))
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", sample(ALL, 8))
 def test_tokens_are_those_of_generate(made, loaded, family: str):
     """None, one and three pictures, and pictures in two turns; every rule, every kind of draft, penalties."""
     pair, saved = loaded(family), 0

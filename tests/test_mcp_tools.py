@@ -18,6 +18,7 @@ from gradio_client import Client, handle_file
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, Tool
+from support.amount import sample
 from test_api import PLENTY, Site, wait_for
 
 from specllava.core.limits import Limits
@@ -100,7 +101,7 @@ def test_every_endpoint_with_one_result_is_a_tool_and_its_schema_has_the_options
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("name", sample(tuple(TOOLS), 1))
 def test_a_picture_in_every_form_gets_the_answer_of_the_plain_endpoint(site: Site, name: str, form: str) -> None:
     asked = {"question": "What?", "depth": 5}
     arguments = asked | {"image": picture_as(form, site)}
