@@ -189,7 +189,7 @@ def test_every_column_of_both_lanes_has_the_same_bits():
         assert plain == said, f"case {number}"
         assert torch.equal(columns[..., :both, :], held[..., :both, :])
         faster += passes < single
-    assert faster > len(DRAFTERS) // 2
+    assert faster > (len(DRAFTERS) if ALL else len(DRAFTERS) // 2)
 
 
 def test_a_dialogue_reads_its_prompts_anew_and_both_lanes_agree():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support import models
-from support.amount import sample
+from support.amount import ALL, sample
 from support.recorder import Recorder, host_reads
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -210,7 +210,7 @@ def test_drafts_that_read_states_grow_the_trees_that_they_grow_elsewhere(name: s
             request = pair.request(lane_of(config, prompt), KVCaches(lender))
             grown.append([item.tree.tokens for item in models.stream(request) if isinstance(item, StepTrace)])
         assert grown[0] == grown[1]
-    assert sum(recorder.replayed for recorder in passes) > 5
+    assert sum(recorder.replayed for recorder in passes) > (10 if ALL else 5)
 
 
 def test_pairs_of_one_target_share_its_free_engines_and_no_draft_outlives_its_pair(shipped: Any):

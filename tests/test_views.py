@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.amount import sample
+from support.amount import ALL, sample
 from support.browser import FINISHED, PATIENCE, SavedPages, Server, Visit, assert_accessible, new_page
 from support.visual_traces import synthetic_race
 
@@ -199,7 +199,7 @@ def test_nothing_moves_while_a_run_comes_or_steps_are_walked(shipped_page: Serve
     tab.page.evaluate("document.querySelector('.stage').focus({ preventScroll: true })")
     button = "document.querySelector('[data-do=next]').getBoundingClientRect().top"
     place = tab.page.evaluate(button)
-    for key in ["ArrowLeft"] * 4 + ["ArrowRight"] * 4:
+    for key in ["ArrowLeft"] * (9 if ALL else 4) + ["ArrowRight"] * (9 if ALL else 4):
         tab.page.evaluate("window.shifts.length = 0")
         tab.page.keyboard.press(key)
         tab.page.wait_for_timeout(60)
