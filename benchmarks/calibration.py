@@ -22,14 +22,13 @@ from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import alone, cells, interval, speculate, write_rates
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
+from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, judged_nodes, reliability
 from specllava.core.trace import DecodeTrace
 from specllava.findings.bootstrap import pooled_rate
 from specllava.pair import Pair
-from specllava.toyworld.scene_questions import scene_questions
 
-PRESETS: Final = ("toy", "toy-before", "toy-eagle")
 RANKS: Final = ("best guess", "second", "third or later")
 DEPTHS: Final = ("level 1", "levels 2 to 4", "level 5 or deeper")
 LAST_LEVELS: Final = (1, 4)  # of the first two groups
@@ -44,7 +43,8 @@ class CalibrationConfig:
     """Options of the experiment.
 
     Args:
-        prompts: held-out ones, most of them for a description.
+        prompts: held-out ones, see :func:`benchmarks.shared.questions.held_out_questions`.
+        presets: pairs, which are all asked what suits the first.
         picture: file for the curves by rank.
         depths: file for those by depth.
     """
@@ -53,6 +53,7 @@ class CalibrationConfig:
         default_factory=lambda: DecodingConfig(rule="topk", depth=8, width=4, nodes=32, max_new_tokens=96)
     )
     prompts: int = 30
+    presets: tuple[str, ...] = ("toy", "toy-before", "toy-eagle")
     json: Path | None = None
     picture: Path | None = None
     depths: Path | None = None
@@ -60,17 +61,17 @@ class CalibrationConfig:
 
 def main(config: CalibrationConfig) -> None:
     """Measure every shipped draft on the same prompts, and draw."""
-    counts: dict[str, list[Counts]] = {name: [] for name in PRESETS}
-    bins: dict[str, list[Sequence[Bin]]] = {name: [] for name in PRESETS}
-    pairs = {name: Pair.from_preset(name, dtype="float32") for name in PRESETS}
-    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    counts: dict[str, list[Counts]] = {name: [] for name in config.presets}
+    bins: dict[str, list[Sequence[Bin]]] = {name: [] for name in config.presets}
+    pairs = {name: Pair.from_preset(name, dtype="float32") for name in config.presets}
+    for asked in tqdm(held_out_questions(config.presets[0], config.prompts), "prompts", config.prompts):
         for name, pair in pairs.items():
             prompt = pair.prompt(asked.image, asked.text)
             trace, _ = speculate(pair, prompt, config.decoding, alone(pair, prompt, config.decoding))
             counts[name].append(counted(trace))
             bins[name].append(reliability([trace], BINS))
     found: dict[str, dict[str, Any]] = {
-        name: {"ece": error_interval(bins[name]), "marks": marks(counts[name])} for name in PRESETS
+        name: {"ece": error_interval(bins[name]), "marks": marks(counts[name])} for name in config.presets
     }
     heads = ("draft", "ECE", "by", "group", "probability", "guesses", "accepted")
     lines = [
@@ -79,7 +80,7 @@ def main(config: CalibrationConfig) -> None:
         for name, facts in found.items() for mark in facts["marks"]
     ]  # fmt: skip
     show_table(heads, lines)
-    write_rates(config.json, pairs["toy"], config, found)
+    write_rates(config.json, pairs[config.presets[0]], config, found)
     draw(config.picture, found, "rank", RANKS)
     draw(config.depths, found, "depth", DEPTHS)
 

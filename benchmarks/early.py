@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -19,12 +20,12 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import GuessingConfig, alone, cells, draw_rates, interval, speculate, write_rates
+from benchmarks.shared.questions import held_out_questions
 from specllava.findings.bootstrap import pooled_rate, pooled_ratio
 from specllava.lab.grounding import blank_picture
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
-from specllava.toyworld.scene_questions import scene_questions
 
 EARLY: Final = 8  # tokens at the beginning of an answer
 SEEN: Final[dict[str, Callable[[Image.Image], Image.Image | None]]] = {
@@ -35,11 +36,18 @@ NAMES: Final = ("target_entropy", "entropy", "kl")
 Scores = dict[str, Sequence[float]]  # by name, of each token
 
 
-def main(config: GuessingConfig) -> None:
+@dataclass(frozen=True, slots=True)
+class EarlyConfig(GuessingConfig):
+    """Options of the experiment."""
+
+    preset: str = "toy"
+
+
+def main(config: EarlyConfig) -> None:
     """Score both models on the same answers with every picture, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
+    pair = Pair.from_preset(config.preset, dtype="float32")
     scores: dict[str, list[Scores]] = {seen: [] for seen in SEEN}
-    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    for asked in tqdm(held_out_questions(config.preset, config.prompts), "prompts", config.prompts):
         assert isinstance(asked.image, Image.Image)
         prompt = pair.prompt(asked.image, asked.text)
         own = alone(pair, prompt, config.decoding)
@@ -90,4 +98,4 @@ def rows_of(scores: dict[str, list[Scores]], where: slice) -> list[dict[str, Any
 
 
 if __name__ == "__main__":
-    run_command(main, GuessingConfig)
+    run_command(main, EarlyConfig)

@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
+from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
 from specllava.lab.grounding import blank_picture
@@ -32,7 +33,6 @@ from specllava.models.drafts.compressor_config import CompressorConfig, Operator
 from specllava.models.drafts.compressors import add_compressor
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
-from specllava.toyworld.scene_questions import scene_questions
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
@@ -49,12 +49,14 @@ class MechanismConfig:
     """Options of the experiment.
 
     Args:
-        prompts: held-out ones, most of them for a description.
+        prompts: held-out ones, see :func:`benchmarks.shared.questions.held_out_questions`.
+        preset: pair; grounding and a view need a draft VLM, merging and distillation the toy's.
     """
 
     mechanism: Literal["grounding", "view", "merging", "tree", "distillation"]
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
+    preset: str = "toy"
     json: Path | None = None
     picture: Path | None = None
 
@@ -186,7 +188,9 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
 def main(config: MechanismConfig) -> None:
     """Measure every variant on the same prompts, and draw."""
     mechanism = MECHANISMS[config.mechanism]
-    pair = Pair.from_preset("toy", dtype="float32")
+    if config.preset == "smol" and config.mechanism != "tree":
+        raise ValueError(f"{config.mechanism} needs a draft that reads the picture: smol's reads the target's states")
+    pair = Pair.from_preset(config.preset, dtype="float32")
     variants = mechanism.variants(pair, config.decoding)
     found = rows_of(variants, measure(variants, config))
     heads = ("draft", mechanism.across, "τ", "τ over base", "acceptance", "wasted", "entropy, nats", "KL, nats")
@@ -204,7 +208,7 @@ def main(config: MechanismConfig) -> None:
 
 def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[Guessing]]:
     """Answer every prompt with every variant; for each variant, an answer for each prompt."""
-    asked = list(scene_questions("held-out", config.prompts + 1))
+    asked = list(held_out_questions(config.preset, config.prompts + 1))
     answers: list[list[Guessing]] = [[] for _ in variants]
     for own, other in tqdm(pairwise(asked), "prompts", config.prompts):
         said = None

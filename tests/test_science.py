@@ -14,6 +14,7 @@ from benchmarks.clips.clip import sample_clip
 from benchmarks.quantised import SCHEMES, Scheme, quantised, rounded
 from benchmarks.shared.guessing import DifferError, Guessing, alone, guess, rates
 from benchmarks.shared.intervals import Panel, interval_figure
+from benchmarks.shared.questions import held_out_questions
 from benchmarks.video import DENSE, SPARSE, lane_name, lanes
 from specllava.core.config import DecodingConfig
 
@@ -57,7 +58,7 @@ def test_a_quantised_decoder_keeps_tower_projector_and_head_and_answers_for_itse
     assert all(torch.equal(weight, before[name]) for name, weight in pair.target.state_dict().items())
     layers = pair.target.config.text_config.num_hidden_layers
     assert len(changed) == 7 * layers and all("language_model.layers" in name for name in changed)
-    asked = mechanisms.scene_questions("held-out", 2)
+    asked = held_out_questions("toy", 2)
     for one in asked:
         prompt = other.prompt(one.image, one.text)
         found = guess(other, prompt, SHORT, alone(other, prompt, SHORT))

@@ -13,15 +13,16 @@ from accelerate.state import AcceleratorState
 from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.config import LoopConfig
+from specllava.distill.config import LoopConfig, Objective
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
 from specllava.smol.answers import Answer, objection, read_answers, whole_sentences
 from specllava.smol.checkpoint import assemble
+from specllava.smol.plain import PlainText, measured_texts
 from specllava.smol.rows import SmolBatches
 from specllava.smol.sight import Adapter, Sight
-from specllava.smol.train import SmolRecipe, export_sight, train_target, untrained
+from specllava.smol.train import SmolRecipe, export_sight, talking_losses, train_target, untrained
 from specllava.toyworld.packing import packed_mask
 from specllava.toyworld.scene import sample_scene
 
@@ -131,6 +132,35 @@ def test_what_is_exported_assembles_to_the_weights_that_the_adapters_amount_to(t
     assert merged == len(sight.adapters) == 14
 
 
+def test_drift_is_the_kl_that_the_adapters_add_on_plain_english() -> None:
+    words = smol.tokenizer()
+    model, processor = untrained(smol.language_model(len(words)), words)
+    model.double()
+    sight, batch = Sight(model, 3).double(), SmolBatches(processor, 2, ANSWERS)(0)
+    batch["pixel_values"] = batch["pixel_values"].double()
+    assert talking_losses(sight, batch, model, Objective())["drift"].item() == 0
+    _randomise(sight)
+    drift = talking_losses(sight, batch, model, Objective(temperature=2.0))["drift"]
+    with torch.no_grad():
+        now = model(input_ids=batch["plain"]).logits
+        with sight.without_adapters():
+            before = model(input_ids=batch["plain"]).logits
+        both = [(one / 2).log_softmax(-1).flatten(0, 1) for one in (now, before)]
+    expected = 4 * torch.nn.functional.kl_div(*both, reduction="batchmean", log_target=True)
+    assert drift.item() == pytest.approx(float(expected), rel=1e-5) and drift > 0
+
+
+def test_no_text_that_perplexity_is_measured_on_is_trained_on() -> None:
+    words = smol.tokenizer()
+    plain = PlainText(words)
+    trained, texts = words.decode(plain.tokens), measured_texts()
+    parts = [text[start : start + 100] for text in texts for start in range(0, len(text) - 100, 100)]
+    shared = sum(part in trained for part in parts)
+    assert shared == 0, f"{shared} of {len(parts)} passages"
+    assert len(texts) >= 25
+    assert torch.equal(plain(7), PlainText(words)(7)) and not torch.equal(plain(7), plain(8))
+
+
 def _randomise(sight: Sight) -> None:
     torch.manual_seed(5)
     for adapter in sight.adapters.values():
@@ -158,7 +188,7 @@ def test_the_recipe_runs_to_a_checkpoint_that_answers_and_does_nothing_twice(tmp
     assert read_answers(tmp_path / "answers.jsonl") == list(ANSWERS)
     curves = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in ("naming", "looking", "talking")}
     assert curves["naming"][-1]["loss"] < curves["naming"][0]["loss"]
-    assert {"facts", "own", "kl"} <= curves["talking"][0].keys()
+    assert {"facts", "own", "kl", "drift"} <= curves["talking"][0].keys()
     pair = Pair.load(tmp_path / "target", device="cpu")
     assert pair.prompt(None, "Hello").input_ids.numel()
     written = (tmp_path / "talking.safetensors").stat().st_mtime_ns

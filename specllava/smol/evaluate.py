@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any, Final
 
 import torch
@@ -18,18 +16,19 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specllava.core.config import DecodingConfig
+from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
-from specllava.smol.questions import FREE
+from specllava.smol.plain import CHARACTERS, measured_texts
+from specllava.smol.questions import free_questions
 from specllava.smol.statements import loose_words, mentions
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import EVALUATION_START
 from specllava.toyworld.phrases import NUMBERS, PLURALS
-from specllava.toyworld.scene import Scene, scenes
+from specllava.toyworld.scene import Scene
 
 SIZE: Final = 256  # pixels of a drawn scene
 DIGITS: Final = {str(number): number for number in range(10)} | {word: number for number, word in enumerate(NUMBERS)}
-TOPICS: Final = 40  # of Python's documentation
-CHARACTERS: Final = 3000  # of a topic
+DOCUMENTS: Final = tuple((ASSETS.parent / "docs").glob("*.md"))  # of a checkout
 WINDOW: Final = 512  # tokens of a text that perplexity is measured on at a time
 
 
@@ -62,10 +61,8 @@ def evaluate_truth(pair: Pair, count: int, config: DecodingConfig, blind: bool =
     """
     named = right = counted = 0
     loose = Counter[str]()
-    for number, scene in enumerate(tqdm(scenes("held-out", EVALUATION_START, count), total=count, desc="scenes")):
+    for number, (scene, asked) in enumerate(tqdm(free_questions(EVALUATION_START, count), "scenes", count)):
         picture = Image.new("RGB", (SIZE, SIZE), (128, 128, 128)) if blind else draw_scene(scene, SIZE)
-        questions = FREE[list(FREE)[number % len(FREE)]][0]
-        asked = random.Random(number).choice(questions).format(kind=scene.things[0].kind)
         text = pair.generate(picture, asked, config).text
         objects = [mention for mention in mentions(text) if mention.colour and not mention.negated]
         named += len(objects)
@@ -107,8 +104,8 @@ def perplexity(model: PreTrainedModel, tokenizer: Any, texts: Iterable[str]) -> 
     return math.exp(total / tokens)
 
 
-def compare_fluency(pair: Pair, plain: Path) -> dict[str, float]:
-    """Return the perplexity of the target and of the language model as it was, on Python's own documentation.
+def compare_fluency(pair: Pair, plain: Path) -> dict[str, dict[str, float]]:
+    """Return the perplexities of the target and of the language model as it was on Python's and this project's words.
 
     Args:
         plain: directory of the language model.
@@ -116,7 +113,10 @@ def compare_fluency(pair: Pair, plain: Path) -> dict[str, float]:
     Raises:
         OSError, ValueError: no model there.
     """
-    texts = [topics[name][:CHARACTERS] for name in sorted(topics)[:TOPICS]]
+    texts = {"python": measured_texts(), "documents": [file.read_text()[:CHARACTERS] for file in sorted(DOCUMENTS)]}
     before = AutoModelForCausalLM.from_pretrained(plain, dtype=pair.target.dtype).eval()
-    tokenizer = pair.processor.tokenizer
-    return {"target": perplexity(pair.target, tokenizer, texts), "plain": perplexity(before, tokenizer, texts)}
+    models, tokenizer = {"target": pair.target, "plain": before}, pair.processor.tokenizer
+    return {
+        kind: {name: perplexity(model, tokenizer, own) for name, model in models.items()}
+        for kind, own in texts.items() if own
+    }  # fmt: skip

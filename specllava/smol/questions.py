@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from specllava.toyworld.language import QuestionAnswer, enumerate_words, polish
 from specllava.toyworld.phrases import COLUMN_PHRASES, NUMBERS, PLACE_NAMES, ROW_PHRASES
 from specllava.toyworld.questions import FAMILIES
-from specllava.toyworld.scene import Scene, Thing
+from specllava.toyworld.scene import Scene, Thing, scenes
 
 FREE: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # kind: questions, instructions
     "describe": (
@@ -89,6 +90,13 @@ def free_task(scene: Scene, rng: random.Random) -> Task:
     thing = rng.choice(scene.things)
     words = {"truth": truth(scene), "caption": caption(scene), "thing": _looks(thing), "kind": thing.kind}
     return Task(kind, *(polish(rng.choice(texts).format(**words)) for texts in (questions, instructions)))
+
+
+def free_questions(start: int, count: int) -> Iterator[tuple[Scene, str]]:
+    """Yield held-out scenes, from number ``start`` on, each with a free question; its kinds take turns."""
+    for number, scene in enumerate(scenes("held-out", start, count)):
+        questions, _ = FREE[list(FREE)[number % len(FREE)]]
+        yield scene, random.Random(number).choice(questions).format(kind=scene.things[0].kind)
 
 
 def fact(scene: Scene, rng: random.Random) -> QuestionAnswer:

@@ -14,6 +14,7 @@ from torch import Tensor
 from specllava.distill.batches import lru_get
 from specllava.distill.losses import IGNORE
 from specllava.smol.answers import Answer
+from specllava.smol.plain import PlainText
 from specllava.smol.questions import fact
 from specllava.toyworld.corpus import draw_pixels, list_objects
 from specllava.toyworld.language import QuestionAnswer, caption
@@ -46,7 +47,7 @@ class _Row:
 class SmolBatches:
     """Batches by number: ``pixel_values [b, 3, h, w]``; ``input_ids``, ``labels``, ``own``, ``position_ids`` and
     ``segments`` ``[b, length]``; the texts that the language model reads in the picture's stead, with their labels,
-    ``texts`` and ``text_labels`` ``[own answers, length]``.
+    ``texts`` and ``text_labels`` ``[own answers, length]``; plain English, ``plain [2, 256]``.
 
     Args:
         answers: by scene; what is not there is not asked.
@@ -58,6 +59,7 @@ class SmolBatches:
         for answer in answers:
             self.answers[answer.scene].append(answer)
         self.scenes = sorted(self.answers)
+        self.plain = PlainText(processor.tokenizer)
         self._groups: dict[int, list[tuple[list[int], list[_Row]]]] = {}
 
     def __call__(self, number: int) -> dict[str, Tensor]:
@@ -70,6 +72,7 @@ class SmolBatches:
         if read:
             batch["texts"] = _pad([ids for ids, _ in read], pad)
             batch["text_labels"] = _pad([labels for _, labels in read], IGNORE)
+            batch["plain"] = self.plain(self.first + number)
         batch["pixel_values"] = draw_pixels(self.processor.image_processor, [sample_scene(each) for each in numbers])
         return batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,7 +60,7 @@ class SmolRecipe:
         default_factory=lambda: LoopConfig(400, 1e-3, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=1)
     )
     talking: LoopConfig = field(
-        default_factory=lambda: LoopConfig(600, 7e-4, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=2)
+        default_factory=lambda: LoopConfig(900, 7e-4, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=2)
     )
 
 
@@ -94,7 +94,10 @@ def naming_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerati
 
 
 def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration, objective: Objective) -> Losses:
-    """Return cross-entropy of all answers, and KL(language model that reads the truth ‖ model) of its own answers."""
+    """Return cross-entropy of all answers, and KL(language model that reads the truth ‖ model) of its own answers.
+
+    ``drift`` is KL(language model ‖ model) on plain English without a picture: its English shall stay what it was.
+    """
     with torch.no_grad():
         features = tower_features(model, batch["pixel_values"].to(model.dtype))
     embeds = merge_features(model, batch["input_ids"], features)
@@ -108,11 +111,15 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
         return {"loss": facts_loss, "facts": facts_loss}
     with torch.no_grad(), sight.without_adapters():
         read = decoder(input_ids=batch["texts"], use_cache=False)[0]
+        before = decoder(input_ids=batch["plain"], use_cache=False)[0]
         theirs, known = answer_positions(read, batch["text_labels"])
     ours, tokens = answer_positions(states, batch["own"])
     assert torch.equal(known, tokens)
     own, kl = chunked_loss(ours, model.lm_head, theirs, model.lm_head, tokens, objective)
-    return {"loss": facts_loss + own, "facts": facts_loss, "own": own, "kl": kl}
+    now = decoder(input_ids=batch["plain"], use_cache=False)[0]
+    rows = (now.flatten(0, 1), model.lm_head, before.flatten(0, 1), model.lm_head, batch["plain"].flatten())
+    drift, _ = chunked_loss(*rows, replace(objective, kl_weight=1.0))
+    return {"loss": facts_loss + own + drift, "facts": facts_loss, "own": own, "kl": kl, "drift": drift}
 
 
 def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
