@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
@@ -32,7 +30,7 @@ from benchmarks.shared.guessing import (
 from benchmarks.shared.prices import GUESS, LEVEL
 from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_rate
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_classes import own_draft
 from specllava.pair import Pair
 from specllava.toyworld.scene_questions import scene_questions
 
@@ -41,17 +39,6 @@ NO_FLOOR: Final = -50.0  # nats
 PRICES: Final = {"speed_free": 0.0, "speed": LEVEL, "speed_whole": 1.0}  # of a draft pass, in target passes
 SHIPPED, ITSELF = "the toy draft", "the target itself"
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "wasted")
-
-
-@torch.no_grad()
-def own_draft(target: PreTrainedModel) -> DraftLlava:
-    """Return a draft with the weights of a target, which reads the features of the target's tower."""
-    draft = DraftLlava(target.config)
-    draft.load_state_dict(
-        {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}, strict=True
-    )
-    draft.eval()
-    return draft
 
 
 def shapes(config: DecodingConfig) -> dict[str, DecodingConfig]:

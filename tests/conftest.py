@@ -76,6 +76,14 @@ def shipped() -> Callable[[DTypeName], Pair]:
     return load
 
 
+@pytest.fixture
+def pair(shipped: Callable[[DTypeName], Pair], monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """The toy pair in float32, which every preset's name then loads."""
+    found = shipped("float32")
+    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: found)
+    return found
+
+
 def steady_port(number: int) -> int:
     """Return the port of a file's ``number``-th page: one for all files, so the browser keeps compiled scripts."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.visual_traces import synthetic_race, synthetic_recorded
 
-from specllava.core.metrics import summarise
-from specllava.lane import SPECULATIVE
+from specllava.core.config import DecodingConfig
+from specllava.core.metrics import pass_ratio, speedup, summarise
+from specllava.core.trace import DecodeTrace
+from specllava.lane import SPECULATIVE, TARGET_ONLY
+from specllava.pair import Pair
+from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.lessons import OWN_READING, RACES
+from specllava.toyworld.phrases import DETAIL_PROMPTS
+from specllava.toyworld.scene import sample_scene
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 from visual.player.link import follow_link
@@ -24,12 +32,12 @@ def by_name(name: str) -> Lesson:
 
 
 CLASS = ("why", "chain", "wrong", "doubt", "tree", "pass", "cache", "coin", "pays")
-MORE = ("easy", "blank", "picture", "before", "after", "states")
+MORE = ("easy", "blank", "picture", "before", "after", "states", "perfect")
 
 
 def test_the_lessons_of_a_class_are_shipped_in_order_and_then_some_more() -> None:
     assert tuple(lesson.text.name for lesson in SHIPPED) == (*CLASS, *MORE)
-    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 16)]
+    assert [(lesson.number, lesson.count) for lesson in SHIPPED] == [(n, len(SHIPPED)) for n in range(1, 17)]
     assert all(lesson.text.question.endswith("?") and len(lesson.text.answer) > 100 for lesson in SHIPPED)
 
 
@@ -129,6 +137,47 @@ def test_the_lesson_about_the_picture_counts_what_its_run_measured() -> None:
     assert (seen, blank) == (f"{found.probs[at]:.2f}", f"{found.blank_probs[at]:.2f}")
     assert f"and to {min(found.occluded[row]):.2f} where only one part" in lesson.text.answer
     assert 10 * min(found.occluded[row]) < found.probs[at]
+
+
+def drafting_in(trace: DecodeTrace, share: float) -> DecodeTrace:
+    """The run, with a share of the time that its draft took."""
+    cheaper = (replace(one, seconds=replace(one.seconds, draft=share * one.seconds.draft)) for one in trace.steps)
+    return replace(trace, steps=tuple(cheaper))
+
+
+def test_the_lesson_of_a_perfect_draft_tells_what_its_race_would_gain_from_cheaper_drafting() -> None:
+    lesson = by_name("perfect")
+    trace, alone = lesson.race.speculative, summarise([lesson.race.target_only])
+    depth = trace.config.depth
+    assert trace.setting.draft == trace.setting.target and trace.rule_name == "chain"
+    assert {len(step.emitted) for step in trace.steps[:-1]} == {depth + 1}
+    assert f"checks {depth} guesses, all of them are right, and it brings {depth + 1} tokens" in lesson.text.question
+    assert f"so τ is {summarise([trace]).tau:.1f}" in lesson.text.answer
+    whole, tenth, free = (speedup(alone, summarise([drafting_in(trace, share)])) for share in (1, 0.1, 0))
+    assert whole < 1 < pass_ratio(alone, summarise([trace]))
+    assert f"this answer would come {tenth:.1f} times as fast" in lesson.text.answer
+    assert f"took none, {free:.1f} times" in lesson.text.answer
+
+
+def test_a_perfect_draft_is_shown_where_every_step_is_full_and_no_time_is_saved() -> None:
+    def found(lesson: str, **lanes: DecodeTrace) -> bool:
+        race = by_name(lesson).race
+        traces = {TARGET_ONLY: race.target_only, SPECULATIVE: race.speculative} | lanes
+        return RACES["perfect"].find(traces) is not None
+
+    trace = by_name("perfect").race.speculative
+    assert found("perfect") and not found("chain")
+    assert not found("perfect", **{SPECULATIVE: drafting_in(trace, 0)})
+    assert not found("perfect", **{SPECULATIVE: replace(trace, steps=trace.steps[-1:])})
+
+
+def test_the_target_guesses_every_token_of_its_own(shipped: Callable[[str], Pair]) -> None:
+    picture = draw_scene(sample_scene(7), 64)
+    race = RACES["perfect"].run(shipped("float32"), picture, DETAIL_PROMPTS[0], DecodingConfig(max_new_tokens=25))
+    trace = race[SPECULATIVE]
+    assert trace.token_ids == race[TARGET_ONLY].token_ids
+    assert all(len(step.emitted) == trace.config.depth + 1 for step in trace.steps[:-1])
+    assert trace.setting.draft == trace.setting.target
 
 
 def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:

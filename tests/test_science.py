@@ -102,9 +102,7 @@ def test_the_figure_draws_every_rate_with_its_interval():
     assert len({round(x) for x in figure.data[0].x} | {round(x) for x in figure.data[1].x}) == 3
 
 
-def test_turns_and_mechanisms_are_measured_from_end_to_end(tmp_path, monkeypatch, shipped, capsys):
-    pair = shipped("float32")
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: pair)
+def test_turns_and_mechanisms_are_measured_from_end_to_end(tmp_path, pair, capsys):
     turns.main(turns.TurnsConfig(decoding=replace(SHORT, max_new_tokens=5), dialogues=1, json=tmp_path / "turns.json"))
     rows = json.loads((tmp_path / "turns.json").read_text())["rows"]
     assert [len(rows[lane]) for lane in (turns.ONE, turns.TWO)] == [turns.TURNS] * 2

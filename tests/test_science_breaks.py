@@ -17,17 +17,11 @@ from benchmarks.shared.guessing import GuessingConfig, alone, guess, speculate
 from benchmarks.shared.prices import GUESS, LEVEL, STATED
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, acceptance_by_rank, calibration_error, reliability
+from specllava.models.drafts.draft_classes import own_draft
 from specllava.runtime.scoring import draft_log_probs
 from specllava.toyworld.scene_questions import scene_questions
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
-
-
-@pytest.fixture
-def pair(shipped, monkeypatch):
-    found = shipped("float32")
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: found)
-    return found
 
 
 def asked(pair):
@@ -111,7 +105,7 @@ def test_marks_count_every_tested_guess_once_by_rank_and_once_by_depth(pair):
 def test_a_target_is_a_perfect_draft_of_itself(pair, monkeypatch):
     monkeypatch.setattr(perfect, "DEPTHS", (1, 4))
     prompt = asked(pair)
-    itself = replace(pair, draft=perfect.own_draft(pair.target), costs=None)
+    itself = replace(pair, draft=own_draft(pair.target), costs=None)
     config = replace(SHORT, max_new_tokens=14)
     own = alone(pair, prompt, config)
     for name, shape in perfect.shapes(config).items():

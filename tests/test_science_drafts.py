@@ -25,13 +25,6 @@ from specllava.toyworld.scene import sample_scene
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
 
 
-@pytest.fixture
-def pair(shipped, monkeypatch):
-    found = shipped("float32")
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: found)
-    return found
-
-
 def test_drafts_have_the_sizes_that_their_names_say(pair):
     recipe = ToyRecipe()
     for name, shape in sizes.SHAPES.items():

@@ -168,4 +168,17 @@ LESSONS = (
         " the draft VLM, which reads everything for itself, gets {other} here. The lab compares them on any picture.",
         "states",
     ),
+    LessonTemplate(
+        "perfect", "If the draft were perfect",
+        "In this run the target is its own draft. Each pass checks {depth} guesses, all of them are right, and it"
+        " brings {emitted} tokens. Yet the answer came no sooner than from the target alone. Why?",
+        "Guesses cannot get better: the draft gives every next word the probability that the target gives it, so"
+        " KL(target ‖ draft) = 0. A step then brings depth + 1 = {emitted} tokens. Only the last one is cut short, by"
+        " the end of the answer, so τ is {tau}. But here a guess costs a whole pass of the target: {depth} passes to"
+        " guess and one to check bring {emitted} tokens, and so do {emitted} passes without a draft. What is left to"
+        " gain is the cost of drafting. If that took a tenth of the time, this answer would come {tenth} times as"
+        " fast; if it took none, {free} times and not {emitted}, since a pass over {emitted} tokens takes longer than"
+        " one over one. Enter a smaller time for a level of the draft in the card further down, and see.",
+        "perfect", "pays",
+    ),
 )

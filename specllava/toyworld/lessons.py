@@ -17,11 +17,12 @@ from typing import Any
 from PIL import Image
 
 from specllava.core.config import DecodingConfig
-from specllava.core.metrics import summarise
+from specllava.core.metrics import speedup, summarise
 from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.lab.grounding import ground
 from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
+from specllava.models.drafts.draft_classes import own_draft
 from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
@@ -37,8 +38,8 @@ GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step
 NEAR = 3  # accepted guesses before the one that another branch saved, at most: its fork is soon in sight
 WORTH = 4  # tokens that another branch saved, for a telling tree
-CHAIN = 6  # guesses of a chain
 BEFORE, AFTER = 2, 2  # accepted guesses before a wrong one, and lost ones after it
+CHAIN: dict[str, Any] = {"rule": "chain", "depth": 6, "nodes": 6, "min_log_prob": -50.0}
 DRAWN: dict[str, Any] = {"temperature": 0.8, "rule": "sequoia", "children": "drawn", "depth": 6, "nodes": 10}
 APART = 0.1  # between a drawn number and the probability that it is compared with, for a clear rejection
 CLEARLY = 1.15  # times as many tokens a pass after distillation, for a visible difference
@@ -158,6 +159,12 @@ def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfi
     assert preset.draft is not None
     own = pair.generate(picture, prompt, config)
     return pair.with_draft(preset.draft).compare(picture, prompt, config) | {OWN_READING: own}
+
+
+def _perfect(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig, **changes: Any) -> Race:
+    """Race with the target as its own draft."""
+    itself = replace(pair, draft=own_draft(pair.target), draft_name=pair.target_name, costs=None)
+    return _race(itself, picture, prompt, config, **changes)
 
 
 # --- what lessons search for --------------------------------------------------------------------------------------
@@ -305,6 +312,21 @@ def _find_first_wrong(traces: Race) -> LessonStep | None:
     return None
 
 
+def _find_perfect(traces: Race) -> LessonStep | None:
+    """Find an answer that took the fewest passes of its depth, and no less time than the target alone."""
+    trace, (alone, drafted) = traces[SPECULATIVE], (summarise([traces[lane]]) for lane in (TARGET_ONLY, SPECULATIVE))
+    depth = trace.config.depth
+    full = all(len(step.emitted) == depth + 1 for step in trace.steps[:-1])
+    if not full or len(trace.steps) < 2 or speedup(alone, drafted) > 1:
+        return None
+    free = drafted.decode_seconds - drafted.draft_seconds
+    tenth, most = (alone.decode_seconds / (free + share * drafted.draft_seconds) for share in (0.1, 0))
+    return LessonStep(0, {
+        "depth": str(depth), "emitted": str(depth + 1), "tau": f"{drafted.tau:.1f}",
+        "tenth": f"{tenth:.1f}", "free": f"{most:.1f}",
+    })  # fmt: skip
+
+
 def _iterate_accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
     """Yield every accepted guess as number of its step, the step, and its position among those accepted there."""
     for index, step in enumerate(trace.steps):
@@ -345,7 +367,7 @@ def _prob(step: StepTrace, node: int) -> str:
 # Races by name, which is the name of their files too.
 RACES = {
     "saved": LessonRace(_grounded, _find_grounded),
-    "chain": LessonRace(partial(_race, rule="chain", depth=CHAIN, nodes=CHAIN, min_log_prob=-50.0), _find_broken),
+    "chain": LessonRace(partial(_race, **CHAIN), _find_broken),
     "coin": LessonRace(partial(_race, **DRAWN), _find_refused),
     "wrong": LessonRace(_race, partial(_find_wrong, KINDS)),
     "easy": LessonRace(_race, _find_easy),
@@ -353,4 +375,5 @@ RACES = {
     "before": LessonRace(_untaught, _find_stumble),
     "after": LessonRace(_after, _find_taught),
     "states": LessonRace(_states, _find_first_wrong),
+    "perfect": LessonRace(partial(_perfect, **CHAIN), _find_perfect),
 }
