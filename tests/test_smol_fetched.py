@@ -80,6 +80,12 @@ def test_answers_without_a_picture_are_those_of_the_language_model(pair: Pair, p
         assert traces["target-only"].token_ids == traces["speculative"].token_ids == tuple(made.tolist()), text
 
 
+def test_the_language_model_that_was_read_can_be_saved(plain: LanguageModel, tmp_path: Path) -> None:
+    plain.model.save_pretrained(tmp_path)  # the recipe's first step
+    saved = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert all(torch.equal(one, saved.state_dict()[name]) for name, one in plain.model.state_dict().items())
+
+
 def test_chats_have_the_tokens_of_its_own_template(pair: Pair, plain: LanguageModel) -> None:
     for chat in smol.CHATS:
         own = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)

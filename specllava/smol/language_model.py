@@ -122,8 +122,10 @@ def check_gguf(file: Path) -> None:
 def read_gguf(file: Path) -> LanguageModel:
     """Read a GGUF file's quantised weights as float32, and its tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    del model.config.quantization_config  # of the file: what was read is not quantised
+    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    del read.config.quantization_config  # of the file: what was read is not quantised
+    model = LlamaForCausalLM(read.config)  # the one that was read cannot be saved: it keeps its quantiser
+    model.load_state_dict(read.state_dict())
     return LanguageModel(model, tokenizer, file.name)
 
 
