@@ -86,11 +86,11 @@ def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsy
     options = ["--drafter", "prompt-lookup", "--max-new-tokens", "12", "--dtype", "float64", "--device", "cpu"]
     assert main(["toyworld", "record", "--preset", "smol", "--output", str(folder / "races"), *options]) == 0
     races = load_recorded(folder / "races")
-    assert [race.name for race in races] == ["5-smol-story", "6-smol-count", "7-smol-poem"]
-    assert [race.lead.config.temperature for race in races] == [0.0, 0.0, 0.8]
+    assert [race.name for race in races] == ["5-smol-story", "6-smol-poem", "7-smol-count"]
+    assert [race.lead.config.temperature for race in races] == [0.0, 0.8, 0.0]
     assert all(race.target_only and race.lead.grounding and race.image for race in races)
     toy = load_recorded(app.EXAMPLES)[:4]
-    assert titles(races) == ["Tell me a story.", "How many objects are there?", "Write a poem about this."]
+    assert titles(races) == ["Tell me a story.", "Write a poem about this.", "How many objects are there?"]
     assert titles([*toy, *races])[3:5] == [f"{titles(toy)[3]} (pair toy)", "Tell me a story. (pair smol)"]
     run = json.loads(race_frames(races[0])[0])
     assert run["setting"].startswith("smol · cpu · float64") and run["drafter"] == "prompt lookup"

@@ -49,8 +49,8 @@ TOY: Final = (
 )
 SMOL: Final = (
     RecordedExample("5-smol-story", 2_000_027, "train", ("Tell me a story.",)),
-    RecordedExample("6-smol-count", 2_000_040, "train", ("How many objects are there?",)),
-    RecordedExample("7-smol-poem", 2_000_013, "held-out", ("Write a poem about this.",), temperature=0.8),
+    RecordedExample("6-smol-poem", 2_000_013, "held-out", ("Write a poem about this.",), temperature=0.8),
+    RecordedExample("7-smol-count", 2_000_040, "train", ("How many objects are there?",)),
 )
 
 
