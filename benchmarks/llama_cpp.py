@@ -121,7 +121,7 @@ def llama_lanes(gguf: Path, config: DecodingConfig, ends: frozenset[int]) -> Lan
 def torch_lanes(pairs: Mapping[str, Pair], config: DecodingConfig) -> Lanes:
     """Return the lanes of this project in each precision and of transformers in float32, alone and with lookup."""
     alone, lookup = replace(config, drafter="none"), replace(config, drafter="prompt-lookup")
-    runners = {}
+    runners: dict[str, Callable[[Prompt], TimedRun]] = {}
     for dtype, pair in pairs.items():
         name = f"specllava {dtype}"
         runners |= own_runners(pair, {name: alone, f"{name} prompt-lookup": lookup})
@@ -154,13 +154,13 @@ def rows_of(found: Mapping[str, Sequence[Answer]]) -> dict[str, dict[str, Any]]:
     rows, ours = {}, [one.tokens for one in found[OURS]]
     for name, answers in found.items():
         alone = found[next(base for base in ALONE if name.startswith(base))]
-        speeds = [[(one.emitted, one.seconds) for one in lane] for lane in (alone, answers)]
+        before, own = ([(one.emitted, one.seconds) for one in lane] for lane in (alone, answers))
         pairs = [(one.tokens, other) for one, other in zip(answers, ours, strict=True)]
         rows[name] = {
             "answers": len(answers), "tokens": sum(len(one.tokens) for one in answers),
             "ms": interval(pooled_rate([(1e3 * one.seconds, one.emitted) for one in answers])),
             "tau": interval(pooled_rate([(one.emitted, one.passes) for one in answers])),
-            "speedup": interval(pooled_ratio(*speeds)),
+            "speedup": interval(pooled_ratio(before, own)),
             "read": interval(pooled_rate([(1e3 * one.read, 1) for one in answers])),
             "differ": sum(one.tokens != other.tokens for one, other in zip(answers, alone, strict=True)),
             "unlike_ours": sum(one != other for one, other in pairs),
