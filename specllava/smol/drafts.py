@@ -19,7 +19,7 @@ from specllava.smol.export import export_answers
 
 NAME: Final = "eagle3"
 TRAINING: Final = DistillConfig(
-    drafter="eagle3", steps=800, batch=4, learning_rate=1e-3, warmup=30, precision="bf16", rollout=4, draft_heads=3,
+    drafter="eagle3", steps=600, batch=4, learning_rate=1e-3, warmup=30, precision="bf16", rollout=4, draft_heads=3,
     draft_intermediate=512, draft_vocabulary=4000, validate_every=100, checkpoint_every=50,
 )  # fmt: skip
 VALIDATION: Final = DecodingConfig(max_new_tokens=64)

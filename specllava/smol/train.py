@@ -60,7 +60,7 @@ class SmolRecipe:
         default_factory=lambda: LoopConfig(400, 1e-3, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=1)
     )
     talking: LoopConfig = field(
-        default_factory=lambda: LoopConfig(900, 7e-4, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=2)
+        default_factory=lambda: LoopConfig(800, 7e-4, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=2)
     )
 
 
