@@ -209,7 +209,7 @@ def test_nothing_moves_while_a_run_comes_or_steps_are_walked(shipped_page: Serve
     tab.page.fill("#question textarea", "What is on the left?")
     tab.page.wait_for_timeout(300)
     tab.page.evaluate("window.shifts.length = 0")
-    tab.run("What is on the left?", "0.05")
+    tab.run("What is on the left?", "0.2")
     tab.wait(FINISHED)
     tab.page.wait_for_timeout(600)
     shifts = tab.page.evaluate("window.shifts")
