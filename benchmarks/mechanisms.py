@@ -31,6 +31,7 @@ from specllava.core.question import Question
 from specllava.lab.grounding import blank_picture
 from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
 from specllava.models.drafts.compressors import add_compressor
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 
@@ -188,9 +189,10 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
 def main(config: MechanismConfig) -> None:
     """Measure every variant on the same prompts, and draw."""
     mechanism = MECHANISMS[config.mechanism]
-    if config.preset == "smol" and config.mechanism != "tree":
-        raise ValueError(f"{config.mechanism} needs a draft that reads the picture: smol's reads the target's states")
     pair = Pair.from_preset(config.preset, dtype="float32")
+    if config.mechanism != "tree" and isinstance(pair.draft, FeatureDraft):
+        why = f"the draft of {config.preset} reads the target's states"
+        raise ValueError(f"{config.mechanism} needs a draft VLM: {why}")
     variants = mechanism.variants(pair, config.decoding)
     found = rows_of(variants, measure(variants, config))
     heads = ("draft", mechanism.across, "τ", "τ over base", "acceptance", "wasted", "entropy, nats", "KL, nats")

@@ -17,6 +17,7 @@ from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.questions import held_out_questions
 from benchmarks.video import DENSE, SPARSE, lane_name, lanes
 from specllava.core.config import DecodingConfig
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
 
@@ -78,6 +79,15 @@ def test_a_draft_that_sees_every_second_frame_changes_no_answer(shipped):
     assert [guess(pair, one, SHORT, own).tokens for one in read.values()] == [len(own.token_ids)] * 2
     with pytest.raises(DifferError, match="is not the target's own"):
         guess(pair, pair.prompt(None, "Tell me a story."), SHORT, own)
+
+
+def test_a_mechanism_of_the_drafts_own_view_needs_a_draft_that_has_one(monkeypatch, shipped):
+    pair = shipped("float32")
+    reading = replace(pair, draft=fresh_feature_draft(pair.target))
+    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: reading)
+    for mechanism in ("grounding", "view", "merging", "distillation"):
+        with pytest.raises(ValueError, match=f"{mechanism} needs a draft VLM: the draft of smol reads"):
+            mechanisms.main(mechanisms.MechanismConfig(mechanism, SHORT, prompts=1, preset="smol"))
 
 
 def test_rates_are_totals_over_totals_with_an_interval_over_clusters():

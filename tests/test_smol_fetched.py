@@ -75,8 +75,8 @@ def test_answers_without_a_picture_are_those_of_the_language_model(pair: Pair, p
     for text in ("Why is the sky blue?", "Write a haiku about 3 cats.", "Translate to French: good morning"):
         chat = [{"role": "user", "content": text}]
         words = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
-        made = model.generate(**words, max_new_tokens=24, do_sample=False)[0, words["input_ids"].shape[1] :]
-        traces = pair.compare(None, text, DecodingConfig(drafter="prompt-lookup", max_new_tokens=24))
+        made = model.generate(**words, max_new_tokens=40, do_sample=False)[0, words["input_ids"].shape[1] :]
+        traces = pair.compare(None, text, DecodingConfig(drafter="prompt-lookup", max_new_tokens=40))
         assert traces["target-only"].token_ids == traces["speculative"].token_ids == tuple(made.tolist()), text
 
 

@@ -69,7 +69,7 @@ def load_server(
 
 
 def ask(server: Any, limit: int, ends: frozenset[int], prompt: Prompt) -> Answer:
-    """Let llama.cpp answer greedily, without what it remembers of earlier prompts.
+    """Let llama.cpp answer greedily, without its prompt cache.
 
     Args:
         limit: tokens of the answer at most.

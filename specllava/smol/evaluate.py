@@ -28,7 +28,7 @@ from specllava.toyworld.scene import Scene
 
 SIZE: Final = 256  # pixels of a drawn scene
 DIGITS: Final = {str(number): number for number in range(10)} | {word: number for number, word in enumerate(NUMBERS)}
-DOCUMENTS: Final = tuple((ASSETS.parent / "docs").glob("*.md"))  # of a checkout
+DOCUMENTS: Final = ASSETS.parent / "docs"  # of a checkout
 WINDOW: Final = 512  # tokens of a text that perplexity is measured on at a time
 
 
@@ -113,7 +113,8 @@ def compare_fluency(pair: Pair, plain: Path) -> dict[str, dict[str, float]]:
     Raises:
         OSError, ValueError: no model there.
     """
-    texts = {"python": measured_texts(), "documents": [file.read_text()[:CHARACTERS] for file in sorted(DOCUMENTS)]}
+    documents = [file.read_text(encoding="utf-8")[:CHARACTERS] for file in sorted(DOCUMENTS.glob("*.md"))]
+    texts = {"python": measured_texts(), "documents": documents}
     before = AutoModelForCausalLM.from_pretrained(plain, dtype=pair.target.dtype).eval()
     models, tokenizer = {"target": pair.target, "plain": before}, pair.processor.tokenizer
     return {

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-FIRST: Final = 40  # topics by name that no training reads
-SHARED: Final = 80  # characters that must not be in a measured and in a trained topic
+HELD_OUT: Final = 40  # topics by name that no training reads
+OVERLAP: Final = 80  # characters that must not be in a measured and in a trained topic
 CHARACTERS: Final = 3000  # measured of a topic
 ROWS: Final = 2  # in a batch
 WINDOW: Final = 256  # tokens of a row
@@ -19,14 +19,14 @@ WINDOW: Final = 256  # tokens of a row
 
 def trained_text() -> str:
     """Return the topics that training reads, as one text."""
-    return "\n".join(topics[name] for name in sorted(topics)[FIRST:])
+    return "\n".join(topics[name] for name in sorted(topics)[HELD_OUT:])
 
 
 def measured_texts() -> list[str]:
     """Return the texts that perplexity is measured on: other topics, unless they share a passage with those."""
     trained = trained_text()
-    texts = [topics[name][:CHARACTERS] for name in sorted(topics)[:FIRST]]
-    passages = {text: [text[at : at + SHARED] for at in range(0, len(text) - SHARED, SHARED // 4)] for text in texts}
+    texts = [topics[name][:CHARACTERS] for name in sorted(topics)[:HELD_OUT]]
+    passages = {text: [text[at : at + OVERLAP] for at in range(0, len(text) - OVERLAP, OVERLAP // 4)] for text in texts}
     return [text for text, own in passages.items() if not any(passage in trained for passage in own)]
 
 

@@ -135,7 +135,7 @@ class DraftLlavaNext(LlavaNextForConditionalGeneration):
 
 
 def own_draft(target: PreTrainedModel) -> DraftLlava:
-    """Return a target as its own draft: the same weights, not copied, behind the features of its own tower."""
+    """Return a target as its own draft: its weights, not copied. It reads the features of the target's tower."""
     draft = DraftLlava(target.config)
     weights = {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}
     draft.load_state_dict(weights, strict=True, assign=True)
