@@ -42,11 +42,13 @@ class ChoiceConfig:
     Args:
         questions: of each kind.
         trial: steps of each drafter before one is chosen.
+        run: directory of ``smol train``: its target and drafts answer in place of the toy pair's.
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     questions: int = 8
     trial: int = 1
+    run: Path | None = None
     json: Path | None = None
     picture: Path | None = None
 
@@ -91,7 +93,7 @@ NOTHING: Final = Part((), 0.0, False)
 
 def main(config: ChoiceConfig) -> None:
     """Answer every question with every drafter and with the choice, and draw."""
-    drafters = load_drafters()
+    drafters = load_drafters(config.run)
     answers = measure(drafters, config)
     found = rows_of(answers)
     names = (*FIXED, PERFECT, TRIED, TRIED_DRAFTS)
@@ -104,9 +106,12 @@ def main(config: ChoiceConfig) -> None:
     draw_rates(config.picture, series, ("speed",), list(found), "kind of question", joined=False, width=560)
 
 
-def load_drafters() -> dict[str, Drafting]:
-    """Load the toy pair with each drafter."""
-    pair, eagle = Pair.from_preset("toy", dtype="float32"), presets()["toy-eagle"].draft
+def load_drafters(run: Path | None = None) -> dict[str, Drafting]:
+    """Load the toy pair, or the target of a run, with each drafter."""
+    if run is None:
+        pair, eagle = Pair.from_preset("toy", dtype="float32"), presets()["toy-eagle"].draft
+    else:
+        pair, eagle = Pair.load(run / "target", run / "vlm" / "draft", dtype="float32"), run / "eagle" / "draft"
     assert eagle is not None
     drafters = (
         Drafting(pair, "model", LEVEL), Drafting(pair.with_draft(eagle), "model", EAGLE_LEVEL),

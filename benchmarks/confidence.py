@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from benchmarks.shared.calibration import BINS, error_interval
@@ -41,7 +40,6 @@ from specllava.core.metrics import Bin, reliability
 from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.scene_questions import scene_questions
 
 TEMPERATURES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # below 1 the draft is surer than it was
 THRESHOLDS: Final = (0.05, 1.0, 2.0)  # nats, beside the default
@@ -94,7 +92,7 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 
 def main(config: GuessingConfig) -> None:
     """Measure every rule with every temperature, then the entropy rule with every threshold, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
+    pair = config.load_pair()
     pairs = {one: replace(pair, draft=tempered(_draft(pair), one), costs=None) for one in TEMPERATURES}
     asked = lanes(config.decoding)
     trials = {
@@ -125,7 +123,7 @@ def main(config: GuessingConfig) -> None:
 
 def measure(pair: Pair, trials: Sequence[Trial], config: GuessingConfig) -> None:
     """Answer every prompt with every trial."""
-    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    for asked in config.questions():
         prompt = pair.prompt(asked.image, asked.text)
         own = alone(pair, prompt, config.decoding)
         for trial in trials:

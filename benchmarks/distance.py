@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,17 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
+from benchmarks.shared.guessing import (
+    Guessing,
+    GuessingConfig,
+    alone,
+    cells,
+    draw_rates,
+    guess,
+    over,
+    rates,
+    write_rates,
+)
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
@@ -88,8 +98,8 @@ KINDS: Final = REQUESTS | PICTURES
 PANEL: Final = 520  # pixels of a panel, for its names
 
 
-@dataclass(frozen=True, slots=True)
-class DistanceConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistanceConfig(GuessingConfig):
     """Options of the experiment.
 
     Args:
@@ -97,16 +107,13 @@ class DistanceConfig:
         requests, pictures: files for figures by what is asked, and by what is seen.
     """
 
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
-    json: Path | None = None
     requests: Path | None = None
     pictures: Path | None = None
 
 
 def main(config: DistanceConfig) -> None:
     """Measure every kind, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
+    pair = config.load_pair()
     answers: dict[str, list[Guessing]] = {kind: [] for kind in KINDS}
     for number in tqdm(range(config.prompts), "prompts"):
         for name, kind in KINDS.items():
@@ -125,7 +132,7 @@ def main(config: DistanceConfig) -> None:
     for path, names, across in (
         (config.requests, [*REQUESTS], "scene and request"), (config.pictures, [BASE, *PICTURES], "picture"),
     ):  # fmt: skip
-        rows = {"toy pair": [found[name] for name in names]}
+        rows = {pair.target_name: [found[name] for name in names]}
         draw_rates(path, rows, ("kl", "tau", "agreement"), names, across, joined=False, width=PANEL)
 
 

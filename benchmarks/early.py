@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from PIL import Image
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import GuessingConfig, alone, cells, draw_rates, interval, speculate, write_rates
-from benchmarks.shared.questions import held_out_questions
 from specllava.findings.bootstrap import pooled_rate, pooled_ratio
 from specllava.lab.grounding import blank_picture
 from specllava.pair import Pair
@@ -36,18 +33,11 @@ NAMES: Final = ("target_entropy", "entropy", "kl")
 Scores = dict[str, Sequence[float]]  # by name, of each token
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyConfig(GuessingConfig):
-    """Options of the experiment."""
-
-    preset: str = "toy"
-
-
-def main(config: EarlyConfig) -> None:
+def main(config: GuessingConfig) -> None:
     """Score both models on the same answers with every picture, and draw."""
-    pair = Pair.from_preset(config.preset, dtype="float32")
+    pair = config.load_pair()
     scores: dict[str, list[Scores]] = {seen: [] for seen in SEEN}
-    for asked in tqdm(held_out_questions(config.preset, config.prompts), "prompts", config.prompts):
+    for asked in config.questions():
         assert isinstance(asked.image, Image.Image)
         prompt = pair.prompt(asked.image, asked.text)
         own = alone(pair, prompt, config.decoding)
@@ -98,4 +88,4 @@ def rows_of(scores: dict[str, list[Scores]], where: slice) -> list[dict[str, Any
 
 
 if __name__ == "__main__":
-    run_command(main, EarlyConfig)
+    run_command(main, GuessingConfig)

@@ -11,16 +11,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import torch
-from tqdm.auto import tqdm
 
 from benchmarks.early import entropies
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
     Guessing,
+    GuessingConfig,
     alone,
     cells,
     draw_rates,
@@ -38,9 +37,7 @@ from specllava.findings.bootstrap import pooled_rate
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
-from specllava.smol.questions import FREE, free_questions
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene_questions import PICTURE_SIZE, START
+from specllava.smol.questions import FREE
 
 TEMPERATURES: Final = (0.0, 0.4, 0.8)
 SHAPES: Final = {"chain": "chain", "entropy tree": "entropy"}
@@ -61,28 +58,22 @@ DOUBTS: Final = ("target_entropy", "entropy", "kl", "agreement", "drafted")
 Sums = Mapping[str, Mapping[str, float]]  # of each group its number of tokens, and of each of DOUBTS the sum
 
 
-@dataclass(frozen=True, slots=True)
-class EnglishConfig:
-    """Options of the experiment.
-
-    Args:
-        prompts: held-out scenes; the nine kinds of free questions take turns.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnglishConfig(GuessingConfig):
+    """Options of the experiment."""
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
     prompts: int = 27
     preset: str = "smol"
-    json: Path | None = None
-    picture: Path | None = None
 
 
 def main(config: EnglishConfig) -> None:
     """Answer every question at every temperature by a chain and a tree, and draw where the models doubt."""
-    pair = Pair.from_preset(config.preset, dtype="float32")
+    pair = config.load_pair()
     answers: dict[tuple[float, str], list[Guessing]] = defaultdict(list)
     doubts: list[Sums] = []
-    for scene, text in tqdm(free_questions(START, config.prompts), "prompts", config.prompts):
-        prompt = pair.prompt(draw_scene(scene, PICTURE_SIZE), text)
+    for asked in config.questions():
+        prompt = pair.prompt(asked.image, asked.text)
         for temperature in TEMPERATURES:
             options = replace(config.decoding, temperature=temperature)
             own = alone(pair, prompt, options)

@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
 from PIL import Image
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
-from benchmarks.shared.questions import held_out_questions
+from benchmarks.shared.guessing import (
+    Guessing,
+    GuessingConfig,
+    alone,
+    cells,
+    draw_rates,
+    guess,
+    over,
+    rates,
+    write_rates,
+)
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
 from specllava.lab.grounding import blank_picture
@@ -45,21 +52,15 @@ NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement", "wasted")
 View = Callable[[Tensor, Tensor], Tensor]  # of the features of a question's own picture and of the next question's
 
 
-@dataclass(frozen=True, slots=True)
-class MechanismConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MechanismConfig(GuessingConfig):
     """Options of the experiment.
 
     Args:
-        prompts: held-out ones, see :func:`benchmarks.shared.questions.held_out_questions`.
-        preset: pair; grounding and a view need a draft VLM, merging and distillation the toy's.
+        mechanism: all but the tree need a draft VLM, distillation the toy's.
     """
 
     mechanism: Literal["grounding", "view", "merging", "tree", "distillation"]
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
-    preset: str = "toy"
-    json: Path | None = None
-    picture: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ class Mechanism:
 
 def _grounding(pair: Pair, config: DecodingConfig) -> list[Variant]:
     return [
-        Variant("toy pair", "its own", pair, config),
-        Variant("toy pair", "a grey one", pair, config, picture=lambda own, other: blank_picture(own)),
-        Variant("toy pair", "another", pair, config, picture=lambda own, other: other),
+        Variant(pair.target_name, "its own", pair, config),
+        Variant(pair.target_name, "a grey one", pair, config, picture=lambda own, other: blank_picture(own)),
+        Variant(pair.target_name, "another", pair, config, picture=lambda own, other: other),
     ]
 
 
@@ -189,10 +190,10 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
 def main(config: MechanismConfig) -> None:
     """Measure every variant on the same prompts, and draw."""
     mechanism = MECHANISMS[config.mechanism]
-    pair = Pair.from_preset(config.preset, dtype="float32")
+    pair = config.load_pair()
     if config.mechanism != "tree" and isinstance(pair.draft, FeatureDraft):
-        why = f"the draft of {config.preset} reads the target's states"
-        raise ValueError(f"{config.mechanism} needs a draft VLM: {why}")
+        why = f"the draft {pair.draft_name} reads the target's states"
+        raise ValueError(f"{config.mechanism} needs a draft VLM (--draft): {why}")
     variants = mechanism.variants(pair, config.decoding)
     found = rows_of(variants, measure(variants, config))
     heads = ("draft", mechanism.across, "τ", "τ over base", "acceptance", "wasted", "entropy, nats", "KL, nats")
@@ -210,9 +211,8 @@ def main(config: MechanismConfig) -> None:
 
 def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[Guessing]]:
     """Answer every prompt with every variant; for each variant, an answer for each prompt."""
-    asked = list(held_out_questions(config.preset, config.prompts + 1))
     answers: list[list[Guessing]] = [[] for _ in variants]
-    for own, other in tqdm(pairwise(asked), "prompts", config.prompts):
+    for own, other in pairwise(config.questions(more=1)):
         said = None
         for one, done in zip(variants, answers, strict=True):
             prompt = one.prompt(own, other)

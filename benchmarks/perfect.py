@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tqdm.auto import tqdm
-
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
     Guessing,
@@ -32,12 +30,11 @@ from specllava.core.config import DecodingConfig
 from specllava.findings.bootstrap import pooled_rate
 from specllava.models.drafts.draft_classes import own_draft
 from specllava.pair import Pair
-from specllava.toyworld.scene_questions import scene_questions
 
 DEPTHS: Final = (1, 2, 4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
 PRICES: Final = {"speed_free": 0.0, "speed": LEVEL, "speed_whole": 1.0}  # of a draft pass, in target passes
-SHIPPED, ITSELF = "the toy draft", "the target itself"
+SHIPPED, ITSELF = "the shipped draft", "the target itself"
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "wasted")
 
 
@@ -54,7 +51,7 @@ def fewest_passes(tokens: int, depth: int) -> int:
 
 def main(config: GuessingConfig) -> None:
     """Measure both drafts with every chain and with a tree, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
+    pair = config.load_pair()
     pairs = {SHIPPED: pair, ITSELF: replace(pair, draft=own_draft(pair.target), costs=None)}
     found = measure(pairs, config)
     heads = ("draft", "depth", "τ", "of the most possible", "acceptance", "KL, nats", "wasted",
@@ -74,7 +71,7 @@ def measure(pairs: dict[str, Pair], config: GuessingConfig) -> dict[str, list[di
     """Answer every prompt with each draft and shape; return a row for each shape."""
     asked = shapes(config.decoding)
     answers: dict[str, dict[str, list[Guessing]]] = {name: {shape: [] for shape in asked} for name in pairs}
-    for question in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    for question in config.questions():
         prompt = next(iter(pairs.values())).prompt(question.image, question.text)
         own = alone(next(iter(pairs.values())), prompt, config.decoding)
         for name, pair in pairs.items():

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from benchmarks.shared.command import run_command, show_table
@@ -31,7 +30,6 @@ from benchmarks.shared.guessing import (
 )
 from specllava.models.loading.quantization import decoder_weights
 from specllava.pair import Pair
-from specllava.toyworld.scene_questions import scene_questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def quantised(model: PreTrainedModel, scheme: Scheme) -> PreTrainedModel:
 
 def main(config: GuessingConfig) -> None:
     """Measure every scheme on the same prompts, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
+    pair = config.load_pair()
     pairs = {
         name: pair if scheme is None else replace(pair, target=quantised(pair.target, scheme), costs=None)
         for name, scheme in SCHEMES.items()
@@ -90,14 +88,14 @@ def main(config: GuessingConfig) -> None:
     shown = ("kl_over_float32", "acceptance", "tau", "tau_over_float32", "right")
     show_table(heads, [(name, *cells(row, "kl", digits=3), *cells(row, *shown)) for name, row in found.items()])
     write_rates(config.json, pair, config, found)
-    series = {"toy pair": list(found.values())}
+    series = {pair.target_name: list(found.values())}
     draw_rates(config.picture, series, ("kl", "acceptance", "tau"), list(found), "weights of the target")
 
 
 def measure(pairs: dict[str, Pair], config: GuessingConfig) -> dict[str, dict[str, Any]]:
     """Answer every prompt with every target; ``right`` counts answers that are the whole target's own."""
     answers: dict[str, list[Guessing]] = {name: [] for name in pairs}
-    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    for asked in config.questions():
         unrounded: tuple[int, ...] = ()
         for name, pair in pairs.items():
             prompt = pair.prompt(asked.image, asked.text)

@@ -34,7 +34,6 @@ from specllava.lane import SPECULATIVE, Lane
 from specllava.models.loading.load_options import LoadOptions
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.scene_questions import scene_questions
 
 WHOLE: Final = "float32"  # that all targets are compared with
 TARGETS: Final = {
@@ -70,10 +69,11 @@ class TimedConfig(GuessingConfig):
 
 def main(config: TimedConfig) -> None:
     """Time every target alone and with speculation, and draw."""
-    pairs = {name: Pair.from_preset("toy", **asdict(options)) for name, options in TARGETS.items()}
+    pairs = {name: config.load_pair(**asdict(options)) for name, options in TARGETS.items()}
     whole = pairs[WHOLE]
     machine = machine_of(whole.device, shlex.join(["python", "-m", "benchmarks.quantised_speed", *sys.argv[1:]]))
-    prompts = {name: prompts_of(pair, config.prompts) for name, pair in pairs.items()}
+    questions = list(config.questions(more=WARM_UP))
+    prompts = {name: [pair.prompt(one.image, one.text) for one in questions] for name, pair in pairs.items()}
     runs = measure(pairs, prompts, config)
     found = {
         name: speed_row(own, runs[WHOLE], config.prompts) | draft_row(pairs[name], prompts[name], own, config.decoding)
@@ -90,11 +90,6 @@ def main(config: TimedConfig) -> None:
     machine["after"] = conditions(whole.device)
     write_rates(config.json, whole, config, {"targets": found, "machine": machine})
     draw(config, list(found.values()))
-
-
-def prompts_of(pair: Pair, count: int) -> list[Prompt]:
-    """Return the prompts of the warm-up and those that are counted, with the features of a pair's own tower."""
-    return [pair.prompt(asked.image, asked.text) for asked in scene_questions("held-out", WARM_UP + count)]
 
 
 def measure(

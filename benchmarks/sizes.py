@@ -5,6 +5,9 @@
 All begin with random weights and learn from the toy target on the same rows in as many steps. The learning rate falls
 with the width. Beside them the shipped draft, which learnt from more than six times as many conversations. A draft
 that is in ``--work`` is not trained again, and a training that was killed goes on.
+
+With ``--preset smol --run DIRECTORY`` (of ``smol train``) the drafts are VLMs of two layers for that pair, on the rows
+of its recipe. They begin with the target's embeddings in fewer dimensions, which are most of their weights.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.command import run_command, show, show_table
 from benchmarks.shared.draft_training import UNREAD, DraftShape, load_target, teach_draft, training_accelerator
 from benchmarks.shared.guessing import (
     Guessing,
+    GuessingConfig,
     alone,
     cells,
     draw_rates,
@@ -30,25 +33,27 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import Costs
 from specllava.distill.config import LoopConfig
+from specllava.distill.job import Job
+from specllava.distill.run import distil_files
 from specllava.findings.bootstrap import pooled_rate
 from specllava.findings.replays import GUESSES, straight_costs
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
+from specllava.smol.drafts import DraftsRecipe, fresh_draft
 from specllava.toyworld.corpus import TALKING
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
-from specllava.toyworld.scene_questions import scene_questions
 
 SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),
 }  # fmt: skip
+WIDTHS_SMOL: Final = {"3.2 M": 64, "6.7 M": 128, "10.5 M": 192, "14.5 M": 256}
 SHIPPED: Final = "shipped"  # of 1.2 M
 PANEL: Final = 360  # pixels of a panel, for its names
-USUAL_WIDTH: Final = 256  # of the shipped draft, for which a learning rate is given
+USUAL_WIDTH: Final = 256  # of the toy's shipped draft, for which a learning rate is given
 WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "entropy")
 SPEEDS: Final = ("clock", "here", "typed", "by_layers", "by_weights")
@@ -78,27 +83,24 @@ class GpuCosts:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class SizesConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizesConfig(GuessingConfig):
     """Options of the experiment.
 
     Args:
         work: directory of the trained drafts.
-        training: of each draft; the learning rate is that of the shipped draft's width.
-        batch: rows of a step, each a picture with four conversations.
-        prompts: held-out ones, most of them for a description.
+        run: directory of ``smol train``, with target and rows, for the pair smol.
+        training: of each draft; the learning rate is that of a width of 256.
+        batch: rows of a step; on the toy pair each a picture with four conversations.
         repeats: timed passes of each model and number of tokens.
     """
 
     work: Path = Path("runs/sizes")
+    run: Path | None = None
     training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, 50, checkpoint_every=50, seed=31))
     batch: int = 2
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
-    prompts: int = 30
     repeats: int = 40
     gpu: GpuCosts = field(default_factory=GpuCosts)
-    json: Path | None = None
-    picture: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,33 @@ def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
     return {**found, SHIPPED: pair}
 
 
+def train_smol(config: SizesConfig, pair: Pair, run: Path) -> dict[str, Pair]:
+    """Train the drafts for the pair smol that are missing; return the target with each."""
+    found = {}
+    for name, hidden in WIDTHS_SMOL.items():
+        place, rate = config.work / f"smol-{hidden}", config.training.learning_rate * USUAL_WIDTH / hidden
+        training = replace(
+            DraftsRecipe().trainings["vlm"], steps=config.training.steps, batch=config.batch, learning_rate=rate,
+            warmup=config.training.warmup, seed=config.training.seed, validate_every=0,
+        )  # fmt: skip
+        job = Job(
+            target=str(run / "target"),
+            data=run / "chats" / "data.json",
+            images=run / "chats" / "images",
+            output=place,
+            draft=fresh_draft(run / "target", hidden, config.work / f"smol-{hidden}-fresh"),
+            training=training,
+            decoding=config.decoding,
+        )
+        distil_files(job, show)
+        found[name] = pair.with_draft(place / "last")
+    return found
+
+
 def main(config: SizesConfig) -> None:
     """Train what is missing, measure every size, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
-    pairs = train(config, pair)
+    pair = config.load_pair()
+    pairs = train(config, pair) if config.run is None else train_smol(config, pair, config.run)
     passes = time_passes(pairs, config.repeats)
     answers, seconds = measure(pairs, config)
     found = rows_of(pairs, passes, answers, seconds, config.gpu)
@@ -154,7 +179,7 @@ def main(config: SizesConfig) -> None:
     show_table(heads, lines)
     write_rates(config.json, pair, config, found)
     names = ("kl", "tau", "level", "clock", "typed")
-    series = {"toy target": list(found.values())}
+    series = {pair.target_name: list(found.values())}
     draw_rates(config.picture, series, names, list(found), "weights of the draft", joined=False, width=PANEL)
 
 
@@ -169,7 +194,7 @@ def measure(pairs: Mapping[str, Pair], config: SizesConfig) -> tuple[dict[str, l
     """Answer every prompt with every draft, each right after the target alone."""
     answers: dict[str, list[Guessing]] = {name: [] for name in pairs}
     seconds: dict[str, list[Timed]] = {name: [] for name in pairs}
-    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    for asked in config.questions():
         prompt = next(iter(pairs.values())).prompt(asked.image, asked.text)
         for name, pair in pairs.items():
             own = alone(pair, prompt, config.decoding)

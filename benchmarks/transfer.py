@@ -4,6 +4,9 @@
 
 Each target gives its own answers. The draft VLM and EagleVLM guess as they ship, and the draft VLM once more after
 some steps of distillation on the target. Targets and drafts in ``--work`` are not trained again.
+
+With ``--run DIRECTORY`` (of ``smol train``) the same for its target and drafts. ``--other`` is another such run, with
+another seed: its target is one more.
 """
 
 from __future__ import annotations
@@ -18,26 +21,32 @@ from typing import Any, Final
 
 import torch
 from tqdm.auto import tqdm
+from transformers import LlavaProcessor
 
 from benchmarks.quantised import SCHEMES, quantised
-from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.command import run_command, show, show_table
 from benchmarks.shared.draft_training import UNREAD, load_target, teach_draft, training_accelerator
 from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
+from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
-from specllava.distill.config import LoopConfig
+from specllava.distill.config import LoopConfig, Objective
+from specllava.distill.job import Job
 from specllava.distill.loop import fit
+from specllava.distill.run import distil_files
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
+from specllava.smol.drafts import DraftsRecipe
+from specllava.smol.rows import SmolBatches
+from specllava.smol.train import fact_losses
 from specllava.toyworld.corpus import TALKING, content_ids
 from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.packed_losses import target_losses
 from specllava.toyworld.packing import PackedBatches, Questioner
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import Scene
-from specllava.toyworld.scene_questions import scene_questions
 
-SHIPPED, QUANTISED, WORDED = "shipped", "int4", "other words"
+SHIPPED, QUANTISED, WORDED, SEED = "shipped", "int4", "other words", "another seed"
 VLM, EAGLE, TAUGHT = "draft VLM", "EagleVLM", "draft VLM, taught"
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "right", "length")
 WORDS: Final = {  # of answers, and what is written in their stead
@@ -57,8 +66,8 @@ class TransferConfig:
         work: directory of the trained targets and drafts.
         worded: fine-tuning of the target on other words.
         taught: distillation of the shipped draft on each target.
-        batch: rows of a step, each a picture with four conversations.
-        prompts: held-out ones, most of them for a description.
+        batch: rows of a step, each a picture with several conversations.
+        prompts: held-out ones, most of them for a description, or free questions.
     """
 
     work: Path = Path("runs/transfer")
@@ -67,13 +76,19 @@ class TransferConfig:
     batch: int = 2
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
+    run: Path | None = None
+    other: Path | None = None
     json: Path | None = None
     picture: Path | None = None
 
 
 def reworded(talk: Questioner, scene: Scene, rng: Random) -> tuple[QuestionAnswer, ...]:
     """Return a conversation whose answers have other words for the same."""
-    return tuple(replace(turn, answer=_WORDS.sub(_other, turn.answer)) for turn in talk(scene, rng))
+    return in_other_words(talk(scene, rng))
+
+
+def in_other_words(turns: Sequence[QuestionAnswer]) -> tuple[QuestionAnswer, ...]:
+    return tuple(replace(turn, answer=_WORDS.sub(_other, turn.answer)) for turn in turns)
 
 
 def _other(found: re.Match[str]) -> str:
@@ -104,6 +119,58 @@ def worded_target(config: TransferConfig, pair: Pair) -> Path:
     return directory
 
 
+class OtherWords(SmolBatches):
+    """Rows of the pair smol about facts, whose answers have other words for the same."""
+
+    def _talk(self, turns: Sequence[QuestionAnswer]) -> tuple[list[int], list[int]]:
+        return super()._talk(in_other_words(turns))
+
+
+def smol_targets(config: TransferConfig, run: Path) -> dict[str, Path]:
+    """Return the directories of a run's target, of it quantised and fine-tuned, and of another run's.
+
+    What is missing is made. Fine-tuning changes all weights of the language model.
+    """
+    shipped, found = run / "target", {SHIPPED: run / "target"}
+    for name in (QUANTISED, WORDED):
+        found[name] = config.work / f"smol-{name.replace(' ', '-')}"
+        if found[name].exists():
+            continue
+        target, processor = load_target(shipped), LlavaProcessor.from_pretrained(shipped)
+        if name == QUANTISED:
+            scheme = SCHEMES[QUANTISED]
+            assert scheme is not None
+            save(quantised(target, scheme), processor, found[name], torch.float32)
+            continue
+        target.model.vision_tower.requires_grad_(False)
+        losses = partial(fact_losses, objective=Objective())
+        rows, checkpoints = OtherWords(processor, config.batch), config.work / "checkpoints" / found[name].name
+        fit(found[name].name, target.train(), losses, rows, config.worded, checkpoints, training_accelerator())
+        save(target, processor, found[name], torch.float32)
+    return found if config.other is None else found | {SEED: config.other / "target"}
+
+
+def smol_drafts(config: TransferConfig, run: Path, name: str, target: Path) -> dict[str, Pair]:
+    """Return a target with every draft of a run, and teach the draft VLM that is missing."""
+    place, vlm = config.work / f"smol-draft-{name.replace(' ', '-')}", run / "vlm" / "draft"
+    loop = config.taught
+    job = Job(
+        target=str(target),
+        data=run / "chats" / "data.json",
+        images=run / "chats" / "images",
+        output=place,
+        draft=vlm,
+        training=replace(
+            DraftsRecipe().trainings["vlm"], steps=loop.steps, learning_rate=loop.learning_rate, warmup=loop.warmup,
+            validate_every=0, seed=loop.seed,
+        ),
+        decoding=config.decoding,
+    )  # fmt: skip
+    distil_files(job, show)
+    pair = Pair.load(target, vlm, name=name, dtype="float32")
+    return {VLM: pair, EAGLE: pair.with_draft(run / "eagle" / "draft"), TAUGHT: pair.with_draft(place / "last")}
+
+
 def targets(config: TransferConfig, pair: Pair) -> dict[str, Pair]:
     """Return the shipped draft with every target."""
     scheme = SCHEMES[QUANTISED]
@@ -128,8 +195,12 @@ def drafts(config: TransferConfig, name: str, pair: Pair) -> dict[str, Pair]:
 
 def main(config: TransferConfig) -> None:
     """Train what is missing, measure every draft with every target, and draw."""
-    pair = Pair.from_preset("toy", dtype="float32")
-    pairs = {name: drafts(config, name, one) for name, one in targets(config, pair).items()}
+    if config.run is None:
+        toy = targets(config, Pair.from_preset("toy", dtype="float32"))
+        pairs = {name: drafts(config, name, one) for name, one in toy.items()}
+    else:
+        smol = smol_targets(config, config.run)
+        pairs = {name: smol_drafts(config, config.run, name, target) for name, target in smol.items()}
     found = rows_of(measure(pairs, config))
     heads = ("draft", "target", "KL, nats", "over shipped", "agreement", "τ", "over shipped", "same answer")
     lines = [
@@ -138,7 +209,7 @@ def main(config: TransferConfig) -> None:
         for draft, rows in found.items() for row in rows
     ]  # fmt: skip
     show_table(heads, lines)
-    write_rates(config.json, pair, config, found)
+    write_rates(config.json, pairs[SHIPPED][VLM], config, found)
     draw_rates(config.picture, found, ("kl", "agreement", "tau"), list(pairs), "target", joined=False, width=420)
 
 
@@ -147,7 +218,8 @@ def measure(pairs: Mapping[str, Mapping[str, Pair]], config: TransferConfig) -> 
     answers: dict[str, dict[str, list[Guessing]]] = {
         name: {target: [] for target in pairs} for name in (VLM, EAGLE, TAUGHT)
     }
-    for asked in tqdm(scene_questions("held-out", config.prompts), "prompts", config.prompts):
+    questions = held_out_questions("toy" if config.run is None else "smol", config.prompts)
+    for asked in tqdm(questions, "prompts", config.prompts):
         shipped: tuple[int, ...] = ()
         for target, by_draft in pairs.items():
             prompt = by_draft[VLM].prompt(asked.image, asked.text)

@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from tqdm.auto import tqdm
 
 from benchmarks.shared.intervals import PANEL_WIDTH, Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from benchmarks.shared.prices import GUESS, LEVEL
+from benchmarks.shared.questions import held_out_questions
 from specllava.bench.draft_quality import draft_scores
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rule import GrowthRule
 from specllava.core.metrics import compare, summarise
+from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import Event, stream
 from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
@@ -34,18 +37,31 @@ class DifferError(AssertionError):
     """Error of an answer that speculation changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuessingConfig:
     """Options of an experiment.
 
     Args:
-        prompts: held-out ones, most of them for a description.
+        prompts: held-out ones, see :meth:`questions`.
+        preset: pair that is asked.
+        draft: directory of another draft for it.
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     prompts: int = 30
+    preset: str = "toy"
+    draft: Path | None = None
     json: Path | None = None
     picture: Path | None = None
+
+    def load_pair(self, **options: Any) -> Pair:
+        """Load the pair, in float32 unless ``options`` of :meth:`Pair.from_preset` say otherwise."""
+        pair = Pair.from_preset(self.preset, **{"dtype": "float32", **options})
+        return pair if self.draft is None else pair.with_draft(self.draft)
+
+    def questions(self, more: int = 0) -> Iterator[Question]:
+        """Yield the held-out questions, and as many ``more``: see :func:`held_out_questions`."""
+        yield from tqdm(held_out_questions(self.preset, self.prompts + more), "prompts", self.prompts + more)
 
 
 @dataclass(frozen=True, slots=True)

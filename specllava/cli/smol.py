@@ -25,17 +25,17 @@ class TrainSmol:
     """Make the pair smol from nothing but SmolLM2 and the toy pair's tower: hours; may be killed and repeated."""
 
     output: Path
-    """Directory of the run: sight (what ships), target and draft appear in it."""
+    """Directory of the run: sight and draft (what ships), target, eagle3, eagle and vlm appear in it."""
 
     def run(self, console: Console) -> None:
         announce_loading("the recipe of the pair smol")
-        from specllava.smol.drafts import distil_draft
+        from specllava.smol.drafts import DraftsRecipe, distil_drafts
         from specllava.smol.train import SmolRecipe, train_target
 
         self.output.mkdir(parents=True, exist_ok=True)
         tell = partial(print_line, console)
         train_target(self.output, SmolRecipe(), tell)
-        distil_draft(self.output, tell)
+        distil_drafts(self.output, DraftsRecipe(), tell)
         print_line(console, f"done: {self.output}")
 
 

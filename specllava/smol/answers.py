@@ -1,4 +1,4 @@
-"""Answers of the language model itself, which reads a scene's truth as text: what the model with eyes learns from."""
+"""Answers about scenes: of the language model, which reads the truth as text, and of the target that learns from it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import BatchEncoding, BatchFeature, LlavaForConditionalGeneration, LlavaProcessor, PreTrainedModel
 
 from specllava.smol.questions import Task, free_task
 from specllava.smol.statements import contradicts, mentions
+from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import Scene, sample_scene
 
 SCENES: Final = 48  # of a batch
 TASKS: Final = 2  # of a scene
 TOKENS: Final = 72
-TEMPERATURE: Final = 0.5
-TOP_K: Final = 40
+SAMPLED: Final = {"do_sample": True, "temperature": 0.5, "top_k": 40, "top_p": 1.0}
+OWN_SAMPLED: Final = {"do_sample": True, "temperature": 0.8, "top_k": 0, "top_p": 1.0}
+GREEDY: Final = {"do_sample": False}
+PICTURE_SIZE: Final = 128  # pixels
 REPEATED: Final = 5  # words in a row that a good answer has once
 SHORTEST: Final = 3  # words
 WITHOUT_OBJECTS: Final = frozenset({"mood", "title", "poem", "next"})
@@ -31,7 +34,7 @@ WITHOUT_OBJECTS: Final = frozenset({"mood", "title", "poem", "next"})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that was kept: ``scene`` is its number, ``instruction`` what the language model read."""
+    """An answer that was kept: ``scene`` is its number, ``instruction`` what the language model reads for it."""
 
     scene: int
     kind: str
@@ -40,10 +43,16 @@ class Answer:
     answer: str
 
 
-def write_answers(model: PreTrainedModel, tokenizer: Any, scenes: int, path: Path) -> None:
+Answered = tuple[list[Answer], Counter[str]]  # those that are kept, and how many are dropped for which reason
+
+
+def write_answers(answer: Callable[[range, int], Answered], scenes: int, path: Path) -> None:
     """Write answers to two questions of each scene as JSON lines; goes on where an earlier call was ended.
 
     Each batch ends with a line ``{"batch": number, "dropped": {reason: count}}``.
+
+    Args:
+        answer: by the numbers of scenes and a seed.
     """
     done = 0
     if path.exists():
@@ -51,9 +60,9 @@ def write_answers(model: PreTrainedModel, tokenizer: Any, scenes: int, path: Pat
         ends = [number for number, line in enumerate(lines) if line.startswith('{"batch"')]
         done = len(ends)
         path.write_text("".join(f"{line}\n" for line in lines[: ends[-1] + 1 if ends else 0]))
-    for batch in tqdm(range(done, -(-scenes // SCENES)), desc="answers", mininterval=5.0):
-        kept, dropped = _batch(model, tokenizer, range(batch * SCENES, min(scenes, (batch + 1) * SCENES)), batch)
-        rows = [asdict(answer) for answer in kept] + [{"batch": batch, "dropped": dict(dropped)}]
+    for batch in tqdm(range(done, -(-scenes // SCENES)), desc=path.stem, mininterval=5.0):
+        kept, dropped = answer(range(batch * SCENES, min(scenes, (batch + 1) * SCENES)), batch)
+        rows = [asdict(one) for one in kept] + [{"batch": batch, "dropped": dict(dropped)}]
         with path.open("a") as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
@@ -64,18 +73,47 @@ def read_answers(path: Path) -> list[Answer]:
     return [Answer(**row) for row in rows if "batch" not in row]
 
 
-def _batch(model: PreTrainedModel, tokenizer: Any, numbers: range, seed: int) -> tuple[list[Answer], Counter[str]]:
+def truth_answers(model: PreTrainedModel, tokenizer: Any, numbers: range, seed: int) -> Answered:
+    """Return answers of the language model that reads the truth, but for those that contradict it."""
     asked = [(number, sample_scene(number), task) for number in numbers for task in _tasks(number)]
+    chats = [[{"role": "user", "content": task.instruction}] for _, _, task in asked]
+    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
     kept, dropped = [], Counter[str]()
-    texts = generate(model, tokenizer, [task.instruction for _, _, task in asked], seed)
-    for (number, scene, task), text in zip(asked, texts, strict=True):
-        answer = whole_sentences(text)
+    for (number, scene, task), answer in zip(asked, generate(model, tokenizer, inputs, SAMPLED, seed), strict=True):
         reason = objection(scene, task.kind, answer)
         if reason is None:
             kept.append(Answer(number, task.kind, task.question, task.instruction, answer))
         else:
             dropped[reason.partition(":")[0]] += 1
     return kept, dropped
+
+
+def target_answers(
+    model: LlavaForConditionalGeneration, processor: LlavaProcessor, numbers: range, seed: int
+) -> Answered:
+    """Return the target's own answers about pictures, true or not: every second batch is greedy, others are sampled."""
+    asked = [(number, task) for number in numbers for task in _tasks(number)]
+    chats = [
+        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": task.question}]}] for _, task in asked
+    ]
+    inputs = processor(
+        text=[processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats],
+        images=[draw_scene(sample_scene(number), PICTURE_SIZE) for number, _ in asked],
+        padding=True,
+        padding_side="left",
+        add_special_tokens=False,
+        return_tensors="pt",
+    )
+    inputs["pixel_values"] = inputs.pixel_values.to(model.dtype)
+    sampling = OWN_SAMPLED if seed % 2 else GREEDY
+    texts = generate(model, processor.tokenizer, inputs, sampling, seed)
+    kept = [
+        Answer(number, task.kind, task.question, task.instruction, text)
+        for (number, task), text in zip(asked, texts, strict=True)
+        if text
+    ]
+    return kept, Counter(empty=len(texts) - len(kept))
 
 
 def _tasks(number: int) -> Iterator[Task]:
@@ -88,26 +126,28 @@ def _tasks(number: int) -> Iterator[Task]:
 
 
 @torch.inference_mode()
-def generate(model: PreTrainedModel, tokenizer: Any, instructions: Sequence[str], seed: int) -> list[str]:
-    """Sample an answer to each instruction as a chat of one turn."""
-    texts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
-        for text in instructions
-    ]
-    inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+def generate(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    inputs: BatchEncoding | BatchFeature,
+    sampling: Mapping[str, Any],
+    seed: int,
+) -> list[str]:
+    """Answer prompts that are padded on their left; return whole sentences of at most 72 tokens.
+
+    Args:
+        sampling: options of transformers' ``generate``.
+    """
     torch.manual_seed(seed)
     ids = model.generate(
         **inputs.to(model.device),
+        **sampling,
         max_new_tokens=TOKENS,
-        do_sample=True,
-        temperature=TEMPERATURE,
-        top_k=TOP_K,
-        top_p=1.0,
         cache_implementation="static",
         disable_compile=True,
     )
-    answers: list[str] = tokenizer.batch_decode(ids[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
-    return answers
+    texts = tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    return [whole_sentences(text) for text in texts]
 
 
 def whole_sentences(text: str) -> str:

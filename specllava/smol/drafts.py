@@ -1,50 +1,125 @@
-"""The draft of the pair smol: one job of ``distill``, on the dialogues that the target learnt from."""
+"""Drafts of the pair smol: jobs of ``distill``, on answers of the target itself (as in MASSV, arXiv 2505.10526)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, LlavaForConditionalGeneration, LlavaProcessor
 
 from specllava.core.config import DecodingConfig
 from specllava.core.files import whole_directory
 from specllava.distill.config import DistillConfig
 from specllava.distill.job import Job
+from specllava.distill.make_draft import init_draft
 from specllava.distill.run import distil_files
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.smol.answers import read_answers
+from specllava.smol.answers import read_answers, target_answers, write_answers
 from specllava.smol.export import export_answers
 
-NAME: Final = "eagle3"
-TRAINING: Final = DistillConfig(
-    drafter="eagle3", steps=600, batch=4, learning_rate=1e-3, warmup=30, precision="bf16", rollout=4, draft_heads=3,
-    draft_intermediate=512, draft_vocabulary=4000, validate_every=100, checkpoint_every=50,
-)  # fmt: skip
-VALIDATION: Final = DecodingConfig(max_new_tokens=64)
+SHIPPED: Final = "eagle3"
+HEAD_SIZE: Final = 64  # of the draft VLM, as of its target
 
 
-def distil_draft(output: Path, tell: Callable[[str], None]) -> None:
-    """Distil the draft, and write the weights of its last step in bfloat16 to ``output / "draft"``.
+def _trainings() -> dict[str, DistillConfig]:
+    vlm = DistillConfig(
+        steps=1000, batch=4, learning_rate=1e-3, warmup=30, kl_weight=1.0, precision="bf16", validate_every=250,
+        checkpoint_every=50,
+    )  # fmt: skip
+    eagle = replace(
+        vlm, drafter="eagle", ce_weight=1.0, feature_weight=0.1, rollout=4, draft_heads=3, draft_intermediate=512
+    )
+    return {SHIPPED: replace(eagle, drafter="eagle3", draft_vocabulary=4000), "eagle": eagle, "vlm": vlm}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsRecipe:
+    """What the drafts learn, and from how much.
 
     Args:
-        output: directory of the run, with ``answers.jsonl`` and ``target``.
+        scenes: about each of which the target answers two questions.
+        hidden: hidden size of the draft VLM, a multiple of 64 above that.
+        trainings: by the draft's name.
     """
-    chats = output / "chats"
+
+    scenes: int = 2400
+    hidden: int = 192
+    trainings: Mapping[str, DistillConfig] = field(default_factory=_trainings)
+    validation: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
+
+
+def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None]) -> None:
+    """Distil every draft, and write the weights of the shipped one's last step in bfloat16 to ``output / "draft"``.
+
+    Args:
+        output: directory of the run, with ``target``. A directory for each draft appears in it.
+    """
+    chats, target = output / "chats", output / "target"
     if not (chats / "data.json").exists():
-        export_answers(read_answers(output / "answers.jsonl"), chats)
-    job = Job(
-        target=str(output / "target"),
-        data=chats / "data.json",
-        images=chats / "images",
-        output=output / NAME,
-        training=TRAINING,
-        decoding=VALIDATION,
-    )
-    distil_files(job, tell)
+        processor, model = _read_target(target)
+        answers = output / "target-answers.jsonl"
+        write_answers(partial(target_answers, model, processor), recipe.scenes, answers)
+        export_answers(read_answers(answers), chats)
+    for name, training in recipe.trainings.items():
+        job = Job(
+            target=str(target),
+            data=chats / "data.json",
+            images=chats / "images",
+            output=output / name,
+            draft=fresh_draft(target, recipe.hidden, output / "vlm-fresh") if training.drafter == "vlm" else None,
+            training=training,
+            decoding=recipe.validation,
+        )
+        distil_files(job, tell)
     if (output / "draft").exists():
         return
-    draft = FeatureDraft.from_pretrained(output / NAME / "last", dtype=torch.bfloat16)
+    draft = FeatureDraft.from_pretrained(output / SHIPPED / "last", dtype=torch.bfloat16)
     with whole_directory(output / "draft") as beside:
         draft.save_pretrained(beside)
+
+
+def fresh_draft(target: Path, hidden: int, output: Path) -> Path:
+    """Make a draft VLM of a small language model at ``output``, unless it is there already; return ``output``."""
+    if not output.exists():
+        processor, model = _read_target(target)
+        with TemporaryDirectory() as language:
+            small_language_model(model, hidden).save_pretrained(language)
+            processor.tokenizer.save_pretrained(language)
+            init_draft(language, target, output)
+    return output
+
+
+@torch.no_grad()
+def small_language_model(target: LlavaForConditionalGeneration, hidden: int) -> LlamaForCausalLM:
+    """Return a language model of two layers, whose embeddings are the target's in their principal directions."""
+    text = target.config.get_text_config()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=text.vocab_size,
+            hidden_size=hidden,
+            intermediate_size=3 * hidden,
+            num_hidden_layers=2,
+            num_attention_heads=max(1, hidden // HEAD_SIZE),
+            max_position_embeddings=text.max_position_embeddings,
+            rope_parameters=text.rope_parameters,
+            rms_norm_eps=text.rms_norm_eps,
+            bos_token_id=text.bos_token_id,
+            eos_token_id=text.eos_token_id,
+            tie_word_embeddings=True,
+        )
+    )
+    table = target.get_input_embeddings().weight.float()
+    directions = torch.linalg.eigh(table.T @ table).eigenvectors[:, -hidden:]
+    model.get_input_embeddings().weight.copy_(table @ directions)
+    return model
+
+
+def _read_target(directory: Path) -> tuple[LlavaProcessor, LlavaForConditionalGeneration]:
+    target = LlavaForConditionalGeneration.from_pretrained(directory).eval()
+    return LlavaProcessor.from_pretrained(directory), target

@@ -31,7 +31,7 @@ from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_ent
 from specllava.models.families.interface import tower_features
 from specllava.models.loading.presets import ASSETS
 from specllava.runtime.vision import merge_features
-from specllava.smol.answers import Answer, read_answers, write_answers
+from specllava.smol.answers import Answer, read_answers, truth_answers, write_answers
 from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, llava_config, smol_processor
 from specllava.smol.language_model import fetch_language_model
 from specllava.smol.rows import SmolBatches
@@ -98,17 +98,11 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
 
     ``drift`` is KL(language model ‖ model) on plain English without a picture: its English shall stay what it was.
     """
-    with torch.no_grad():
-        features = tower_features(model, batch["pixel_values"].to(model.dtype))
-    embeds = merge_features(model, batch["input_ids"], features)
-    decoder = model.get_decoder()
-    mask, positions = packed_mask(batch["segments"]), batch["position_ids"]
-    states = decoder(inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False)[0]
-    facts = torch.where(batch["own"] == IGNORE, batch["labels"], IGNORE)
-    predicting, tokens = answer_positions(states, facts)
-    facts_loss = chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
+    states = _packed_states(model, batch)
+    facts = _fact_loss(model, batch, states, objective)
     if "texts" not in batch:
-        return {"loss": facts_loss, "facts": facts_loss}
+        return {"loss": facts, "facts": facts}
+    decoder = model.get_decoder()
     with torch.no_grad(), sight.without_adapters():
         read = decoder(input_ids=batch["texts"], use_cache=False)[0]
         before = decoder(input_ids=batch["plain"], use_cache=False)[0]
@@ -119,7 +113,30 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
     now = decoder(input_ids=batch["plain"], use_cache=False)[0]
     rows = (now.flatten(0, 1), model.lm_head, before.flatten(0, 1), model.lm_head, batch["plain"].flatten())
     drift, _ = chunked_loss(*rows, replace(objective, kl_weight=1.0))
-    return {"loss": facts_loss + own + drift, "facts": facts_loss, "own": own, "kl": kl, "drift": drift}
+    return {"loss": facts + own + drift, "facts": facts, "own": own, "kl": kl, "drift": drift}
+
+
+def fact_losses(model: LlavaForConditionalGeneration, batch: Batch, objective: Objective) -> Losses:
+    """Return cross-entropy of the answers to questions of fact, for a model that learns with all its weights."""
+    return {"loss": _fact_loss(model, batch, _packed_states(model, batch), objective)}
+
+
+def _packed_states(model: LlavaForConditionalGeneration, batch: Batch) -> Tensor:
+    """Return the last states of packed rows ``[b, length, hidden]``."""
+    with torch.no_grad():
+        features = tower_features(model, batch["pixel_values"].to(model.dtype))
+    embeds = merge_features(model, batch["input_ids"], features)
+    mask, positions = packed_mask(batch["segments"]), batch["position_ids"]
+    states: Tensor = model.get_decoder()(
+        inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False
+    )[0]
+    return states
+
+
+def _fact_loss(model: LlavaForConditionalGeneration, batch: Batch, states: Tensor, objective: Objective) -> Tensor:
+    labels = torch.where(batch["own"] == IGNORE, batch["labels"], IGNORE)
+    predicting, tokens = answer_positions(states, labels)
+    return chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
 
 
 def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
@@ -143,7 +160,7 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
             fetched.tokenizer.save_pretrained(beside)
     model = AutoModelForCausalLM.from_pretrained(language, dtype=torch.bfloat16).eval()
     tokenizer = AutoTokenizer.from_pretrained(language)
-    write_answers(model, tokenizer, recipe.scenes, output / "answers.jsonl")
+    write_answers(partial(truth_answers, model, tokenizer), recipe.scenes, output / "answers.jsonl")
     llava, processor = untrained(model, tokenizer)
     sight = Sight(llava, recipe.rank)
     for stage in stages(llava, processor, read_answers(output / "answers.jsonl"), recipe):
