@@ -46,6 +46,7 @@ from visual.page.race import RACE, race_kind
 from visual.page.replays import RaceReplays, follow_address, pair_notice, race_values
 from visual.page.run_requests import RunRequest
 from visual.page.runs import run_updates
+from visual.player.static_files import static_text
 
 SMALL, LARGE = "smolvlm2-2.2b-256m", "internvl3-8b-1b"
 GB = 10**9
@@ -350,3 +351,19 @@ def test_a_link_chooses_a_pair_with_its_questions_and_loads_nothing(
     visit.wait("document.querySelector('#notice').textContent.includes(\"no pair 'nope'\")")
     assert not page.text_content(".summary").startswith("nope")
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "view"),
+    [("", "opening"), ("?pair=smol", "explain"), ("?lesson=2", "explain"), ("?pair=smol&view=workbench", "workbench")],
+)
+def test_a_first_visit_by_a_link_to_a_pair_begins_where_questions_are_asked(
+    query: str, view: str, browser: Any
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    script = static_text("view_choice.js")
+    page.route("**/*", lambda route: route.fulfill(body=f"<script>{script}</script>", content_type="text/html"))
+    page.goto(f"http://127.0.0.1:9/{query}")
+    assert page.evaluate("document.documentElement.dataset.view") == view
+    context.close()

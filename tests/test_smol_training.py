@@ -22,7 +22,7 @@ from specllava.smol.checkpoint import assemble
 from specllava.smol.plain import PlainText, measured_texts
 from specllava.smol.rows import SmolBatches
 from specllava.smol.sight import Adapter, Sight
-from specllava.smol.train import SmolRecipe, export_sight, talking_losses, train_target, untrained
+from specllava.smol.train import SmolRecipe, export_sight, stages, talking_losses, train_target, untrained
 from specllava.toyworld.packing import packed_mask
 from specllava.toyworld.scene import sample_scene
 
@@ -130,6 +130,20 @@ def test_what_is_exported_assembles_to_the_weights_that_the_adapters_amount_to(t
             merged += torch.equal(made.get_submodule(path).weight, weight.float().bfloat16())
         torch.testing.assert_close(model(input_ids=ids).logits, adapted, rtol=0, atol=1e-9)
     assert merged == len(sight.adapters) == 14
+
+
+def test_another_seed_begins_with_other_weights_and_reads_other_rows(
+    model: tuple[LlavaForConditionalGeneration, LlavaProcessor],
+) -> None:
+    words, (llava, processor) = smol.tokenizer(), model
+    made = [untrained(smol.language_model(len(words)), words, seed)[0] for seed in (0, 0, 1)]
+    same, again, other = (one.model.multi_modal_projector.linear_1.weight for one in made)
+    assert torch.equal(same, again) and not torch.equal(same, other)
+    answers = [replace(ANSWERS[0], scene=number) for number in range(40)]
+    read = [stages(llava, processor, answers, replace(SmolRecipe(), seed=seed))[2].batches(0) for seed in (0, 0, 1)]
+    first, repeated, second = (one["pixel_values"] for one in read)
+    assert torch.equal(first, repeated) and not torch.equal(first, second)
+    assert not torch.equal(read[0]["plain"], read[2]["plain"])
 
 
 def test_drift_is_the_kl_that_the_adapters_add_on_plain_english() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -25,7 +26,13 @@ class TrainSmol:
     """Make the pair smol from nothing but SmolLM2 and the toy pair's tower: hours; may be killed and repeated."""
 
     output: Path
-    """Directory of the run: sight and draft (what ships), target, eagle3, eagle and vlm appear in it."""
+    """Directory of the run: sight and draft (what ships), target, and a directory for each draft appear in it."""
+
+    drafts: tuple[Literal["eagle3", "eagle", "vlm"], ...] = ("eagle3", "eagle", "vlm")
+    """Drafts to distil; the first ships."""
+
+    seed: int = 0
+    """Of weights and of the order of scenes; another one gives another target."""
 
     def run(self, console: Console) -> None:
         announce_loading("the recipe of the pair smol")
@@ -34,8 +41,8 @@ class TrainSmol:
 
         self.output.mkdir(parents=True, exist_ok=True)
         tell = partial(print_line, console)
-        train_target(self.output, SmolRecipe(), tell)
-        distil_drafts(self.output, DraftsRecipe(), tell)
+        train_target(self.output, SmolRecipe(seed=self.seed), tell)
+        distil_drafts(self.output, DraftsRecipe.of(self.drafts), tell)
         print_line(console, f"done: {self.output}")
 
 

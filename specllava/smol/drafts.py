@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,11 @@ class DraftsRecipe:
     trainings: Mapping[str, DistillConfig] = field(default_factory=_trainings)
     validation: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
 
+    @classmethod
+    def of(cls, names: Sequence[str]) -> DraftsRecipe:
+        """Return the recipe of some of the drafts."""
+        return cls(trainings={name: training for name, training in _trainings().items() if name in names})
+
 
 def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None]) -> None:
     """Distil every draft, and write the weights of the shipped one's last step in bfloat16 to ``output / "draft"``.
@@ -76,7 +81,7 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
             decoding=recipe.validation,
         )
         distil_files(job, tell)
-    if (output / "draft").exists():
+    if SHIPPED not in recipe.trainings or (output / "draft").exists():
         return
     draft = FeatureDraft.from_pretrained(output / SHIPPED / "last", dtype=torch.bfloat16)
     with whole_directory(output / "draft") as beside:

@@ -44,12 +44,18 @@ from specllava.toyworld.phrases import NUMBERS
 from specllava.toyworld.scene import Scene, sample_any_scene
 
 PATCHES: Final = 8  # in a row and in a column
+EPOCH: Final = 1 << 20  # batches of a seed, more than any run reads
 
 
 @dataclass(frozen=True, slots=True)
 class SmolRecipe:
-    """Sizes, steps and seeds of the pair's target."""
+    """Sizes, steps and seeds of the pair's target.
 
+    Args:
+        seed: of the first weights and of which scenes and questions are read in which order.
+    """
+
+    seed: int = 0
     scenes: int = 1200
     rank: int = 16
     naming_batch: int = 16
@@ -57,7 +63,7 @@ class SmolRecipe:
     kl_weight: float = 0.5
     naming: LoopConfig = field(default_factory=lambda: LoopConfig(600, 3e-3, warmup=20, weight_decay=0.0))
     looking: LoopConfig = field(
-        default_factory=lambda: LoopConfig(400, 1e-3, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=1)
+        default_factory=lambda: LoopConfig(200, 1e-3, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=1)
     )
     talking: LoopConfig = field(
         default_factory=lambda: LoopConfig(800, 7e-4, warmup=20, weight_decay=0.0, checkpoint_every=25, seed=2)
@@ -161,7 +167,7 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
     model = AutoModelForCausalLM.from_pretrained(language, dtype=torch.bfloat16).eval()
     tokenizer = AutoTokenizer.from_pretrained(language)
     write_answers(partial(truth_answers, model, tokenizer), recipe.scenes, output / "answers.jsonl")
-    llava, processor = untrained(model, tokenizer)
+    llava, processor = untrained(model, tokenizer, recipe.seed)
     sight = Sight(llava, recipe.rank)
     for stage in stages(llava, processor, read_answers(output / "answers.jsonl"), recipe):
         _run(stage, sight, output)
@@ -171,13 +177,13 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
 
 
 def untrained(
-    language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+    language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, seed: int = 0
 ) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
     """Return a LLaVA of the language model and the toy target's tower, with a random projector, in bfloat16."""
     toy = LlavaForConditionalGeneration.from_pretrained(ASSETS / "toy" / "target", dtype=torch.float32)
     settings = {"vision_config": toy.config.vision_config.to_dict()}
     processor = smol_processor(tokenizer)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = LlavaForConditionalGeneration(llava_config(language_model, processor, settings))
     model.model.vision_tower = toy.model.vision_tower
     model.model.language_model.load_state_dict(language_model.model.state_dict())
@@ -203,7 +209,8 @@ def stages(
     """Return the stages: patches get names, questions of fact are answered, then all questions."""
     naming, named = partial(naming_losses, model=model), NamedPatches(processor, recipe.naming_batch)
     talking = partial(talking_losses, model=model, objective=Objective(recipe.kl_weight))
-    facts, chats = SmolBatches(processor, recipe.batch), SmolBatches(processor, recipe.batch, answers)
+    batches = partial(SmolBatches, processor, recipe.batch, first=recipe.seed * EPOCH)
+    facts, chats = batches(), batches(answers=answers)
     return (
         Stage("naming", naming, named, recipe.naming),
         Stage("looking", talking, facts, recipe.looking),
