@@ -146,7 +146,7 @@ def train_smol(config: SizesConfig, pair: Pair, run: Path) -> dict[str, Pair]:
         place, rate = config.work / f"smol-{hidden}", config.training.learning_rate * USUAL_WIDTH / hidden
         training = replace(
             DraftsRecipe().trainings["vlm"], steps=config.training.steps, batch=config.batch, learning_rate=rate,
-            warmup=config.training.warmup, seed=config.training.seed, validate_every=0,
+            warmup=config.training.warmup, seed=config.training.seed, validate_every=0, validation_prompts=4,
         )  # fmt: skip
         job = Job(
             target=str(run / "target"),

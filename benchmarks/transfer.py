@@ -160,9 +160,11 @@ def smol_drafts(config: TransferConfig, run: Path, name: str, target: Path) -> d
         images=run / "chats" / "images",
         output=place,
         draft=vlm,
+        device="cpu",
         training=replace(
             DraftsRecipe().trainings["vlm"], steps=loop.steps, learning_rate=loop.learning_rate, warmup=loop.warmup,
-            validate_every=0, seed=loop.seed,
+            validate_every=0, validation_prompts=4, seed=loop.seed,
+            precision=training_accelerator().mixed_precision,
         ),
         decoding=config.decoding,
     )  # fmt: skip

@@ -206,6 +206,16 @@ def tab(shared_tab: Visit) -> Visit:
 
 
 @pytest.fixture
+def own_precision() -> Iterator[None]:
+    """Accelerate keeps the precision of a process' first training; other tests train in float32."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture
 def saved_page(browser: Any, tmp_path: Path) -> Iterator[SavedPages]:
     """Open frames as a saved page; at the end no tab may have asked anybody or logged an error."""
     from visual.player.standalone import standalone_page

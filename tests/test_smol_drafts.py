@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from benchmarks import choice, sizes, transfer
+from benchmarks.quantised import Scheme
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig
 from specllava.models.loading.presets import ASSETS
@@ -25,6 +27,7 @@ from specllava.toyworld.scene import sample_scene
 
 PICTURE = ASSETS / "examples" / "1-describe.png"
 SHORT = DecodingConfig(max_new_tokens=8)
+LOOP = LoopConfig(1, 1e-3, 1)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +84,8 @@ def test_the_recipe_makes_every_draft_of_the_targets_answers_and_each_changes_no
     run: Path, target: Path, recipe: DraftsRecipe
 ) -> None:
     answered = {(one.scene, one.question): one.answer for one in read_answers(run / "target-answers.jsonl")}
-    rows = json.loads((run / "chats" / "data.json").read_text())
-    turns = [turn["value"] for row in rows for turn in row["conversations"]]
+    data = json.loads((run / "chats" / "data.json").read_text())
+    turns = [turn["value"] for row in data for turn in row["conversations"]]
     assert answered and all(answer in turns for answer in answered.values())
     for directory in ("draft", "eagle3/last", "eagle/last", "vlm/last"):
         pair = Pair.load(target, run / directory, device="cpu", dtype="float64")
@@ -107,23 +110,41 @@ def test_a_small_language_models_embeddings_keep_the_targets_in_their_principal_
         assert made.get_output_embeddings().weight is made.get_input_embeddings().weight
 
 
-def test_experiments_of_the_toy_pair_run_on_a_run_of_smol_too(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair, loop = Pair.load(run / "target", run / "vlm" / "last", device="cpu", dtype="float32"), LoopConfig(1, 1e-3, 1)
+@pytest.fixture
+def options(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Options of an experiment on a run, whose pair is in place of the preset's."""
+    pair = Pair.load(run / "target", run / "vlm" / "last", device="cpu", dtype="float32")
     monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *_args, **_options: pair)
-    monkeypatch.setattr(sizes, "WIDTHS_SMOL", {"few": 8, "more": 16})
     monkeypatch.setattr("benchmarks.shared.draft_training.bfloat16_is_fast", lambda: False)
-    options = {"decoding": SHORT, "prompts": 1, "work": tmp_path, "run": run}
-    sizes.main(sizes.SizesConfig(**options, preset="smol", training=loop, repeats=1, json=tmp_path / "sizes"))
-    transfer.main(
-        transfer.TransferConfig(**options, other=run, worded=loop, taught=loop, batch=1, json=tmp_path / "transfer")
-    )
-    choice.main(choice.ChoiceConfig(SHORT, questions=1, run=run, json=tmp_path / "choice"))
-    found = {name: json.loads((tmp_path / name).read_text())["rows"] for name in ("sizes", "transfer", "choice")}
-    few, more = (found["sizes"][name] for name in ("few", "more"))
-    assert few["weights"] < more["weights"] and few["kl"]["value"] > 0
-    by_target = {row["target"]: row["kl"]["value"] for row in found["transfer"][transfer.VLM]}
+    return {"decoding": SHORT, "run": run, "json": tmp_path / "rows.json"}
+
+
+def rows(options: dict[str, Any]) -> Any:
+    return json.loads(options["json"].read_text())["rows"]
+
+
+@pytest.mark.usefixtures("own_precision")
+def test_drafts_of_every_size_learn_from_the_target_of_a_run(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "WIDTHS_SMOL", {"few": 8, "more": 16})
+    sizes.main(sizes.SizesConfig(**options, preset="smol", prompts=1, work=tmp_path, training=LOOP, repeats=1))
+    few, more = rows(options).values()
+    assert few["weights"] < more["weights"] and min(few["kl"]["value"], more["kl"]["value"]) > 0
+
+
+@pytest.mark.usefixtures("own_precision")
+def test_drafts_of_a_run_guess_for_its_target_changed_and_for_that_of_another_run(
+    options: dict[str, Any], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(transfer.SCHEMES, transfer.QUANTISED, Scheme(4, 16))
+    config = transfer.TransferConfig(**options, other=run, prompts=1, work=tmp_path, worded=LOOP, taught=LOOP, batch=1)
+    transfer.main(config)
+    by_target = {row["target"]: row["kl"]["value"] for row in rows(options)[transfer.VLM]}
     assert list(by_target) == [transfer.SHIPPED, transfer.QUANTISED, transfer.WORDED, transfer.SEED]
     assert by_target[transfer.SHIPPED] == by_target[transfer.SEED] != by_target[transfer.QUANTISED]
-    assert choice.FIXED[0] in found["choice"]["kinds"][choice.ALL]
+
+
+def test_a_choice_is_tried_among_the_drafts_of_a_run(options: dict[str, Any]) -> None:
+    choice.main(choice.ChoiceConfig(**options, questions=1))
+    assert rows(options)["kinds"][choice.ALL]["best"] in choice.FIXED

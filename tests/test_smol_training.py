@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
@@ -180,14 +178,6 @@ def _randomise(sight: Sight) -> None:
     for adapter in sight.adapters.values():
         assert isinstance(adapter, Adapter)
         torch.nn.init.normal_(adapter.outer, std=0.02)
-
-
-@pytest.fixture
-def own_precision() -> Iterator[None]:
-    """Accelerate keeps the precision of a process' first training; other tests train in float32."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.mark.usefixtures("own_precision")

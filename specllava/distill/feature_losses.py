@@ -173,8 +173,9 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
         guesses = draft.logits(ours).float()
         counted = torch.ones_like(logits[:, 0])
         if ids is not None:
-            counted = torch.isin(logits.argmax(-1), ids).float()
+            likeliest = logits.amax(-1)
             logits, guesses = logits[:, ids], guesses[:, ids]
+            counted = (logits.amax(-1) == likeliest).float()
         wanted = torch.softmax(logits, -1)
         ce = -(wanted * torch.log_softmax(guesses, -1)).sum(-1)
         return (ce * counted).sum(), (torch.special.entr(wanted).sum(-1) * counted).sum(), counted.sum()

@@ -28,13 +28,15 @@ HEAD_SIZE: Final = 64  # of the draft VLM, as of its target
 
 def _trainings() -> dict[str, DistillConfig]:
     vlm = DistillConfig(
-        steps=1000, batch=4, learning_rate=1e-3, warmup=30, kl_weight=1.0, precision="bf16", validate_every=250,
+        steps=700, batch=4, learning_rate=1e-3, warmup=30, kl_weight=1.0, precision="bf16", validate_every=250,
         checkpoint_every=50,
     )  # fmt: skip
     eagle = replace(
-        vlm, drafter="eagle", ce_weight=1.0, feature_weight=0.1, rollout=4, draft_heads=3, draft_intermediate=512
-    )
-    return {SHIPPED: replace(eagle, drafter="eagle3", draft_vocabulary=4000), "eagle": eagle, "vlm": vlm}
+        vlm, drafter="eagle", steps=400, ce_weight=1.0, feature_weight=0.1, rollout=2, draft_heads=3,
+        draft_intermediate=512,
+    )  # fmt: skip
+    eagle3 = replace(eagle, drafter="eagle3", steps=1000, rollout=4, draft_vocabulary=4000)
+    return {SHIPPED: eagle3, "eagle": eagle, "vlm": vlm}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class DraftsRecipe:
         trainings: by the draft's name.
     """
 
-    scenes: int = 2400
+    scenes: int = 1344
     hidden: int = 192
     trainings: Mapping[str, DistillConfig] = field(default_factory=_trainings)
     validation: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
@@ -77,6 +79,7 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
             images=chats / "images",
             output=output / name,
             draft=fresh_draft(target, recipe.hidden, output / "vlm-fresh") if training.drafter == "vlm" else None,
+            dtype="bfloat16",
             training=training,
             decoding=recipe.validation,
         )
