@@ -26,6 +26,7 @@ from specllava.cli.options import write_json
 from specllava.core import config, trace
 from specllava.core.files import write_whole
 from specllava.core.race_file import race_json
+from specllava.models.loading.presets import ASSETS
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
 from visual.player import bounds, recorded, standalone
@@ -34,7 +35,7 @@ from visual.player.encoding import data_address
 from visual.player.explanations import path_text
 from visual.player.frames import recorded_frames
 from visual.player.link import follow_link
-from visual.player.recorded import Recorded, read_recorded
+from visual.player.recorded import Recorded, load_recorded, read_recorded
 from visual.player.static_files import STATIC
 
 LANES = synthetic_race(1)
@@ -389,6 +390,18 @@ def test_a_link_that_leads_nowhere_is_answered_in_words(races: list[Recorded]) -
     assert (link.show, "steps are numbers from 1 to" in link.notice) == (None, True)
     assert follow_link({"__theme": "dark", "step": "3"}, races) is None
     assert follow_link({"example": "x"}, []) is None
+
+
+def test_a_link_to_a_pair_opens_its_first_example_where_the_page_does_not_open_with_it() -> None:
+    shipped = load_recorded(ASSETS / "examples")
+    opened = {
+        pair: link and link.race.name
+        for pair in ("smol", "toy", "nope", "")
+        for link in [follow_link({"pair": pair}, shipped)]
+    }
+    assert opened == {"smol": "5-smol-story", "toy": None, "nope": None, "": None}
+    link = follow_link({"pair": "smol", "example": "2-story", "step": "2"}, shipped)
+    assert link is not None and (link.race.name, link.show) == ("2-story", 1)
 
 
 # --- the page's side, and the command line's ------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """Links to a recorded example or a lesson: ``?example=2-story&step=5``, ``?example=4-dialogue&turn=2&step=3``,
-``?lesson=3``, ``?lesson=3&step=2``.
+``?lesson=3``, ``?lesson=3&step=2``, ``?pair=smol``.
 
 The browser reads the rest of an address: ``phase``, ``view``, ``present``, settings, a packed race.
 """
@@ -40,6 +40,7 @@ class RaceLink:
 def follow_link(query: Mapping[str, str], races: Sequence[Recorded], lessons: Sequence[Lesson] = ()) -> RaceLink | None:
     """Parse the lesson, or the example and step, that an address names; ``None`` if it names neither.
 
+    An address that names a pair alone opens its first example, if it has one and the page does not open with it.
     A lesson opens at its own step if the address names none. One that is not there leads to the first one, as does a
     name that no example bears. A turn outside the dialogue or a step outside the run leads to its first or last.
     """
@@ -47,7 +48,8 @@ def follow_link(query: Mapping[str, str], races: Sequence[Recorded], lessons: Se
         return _follow_lesson(number, query, lessons)
     name = query.get("example")
     if name is None or not races:
-        return None
+        own = next((race for race in races if race.lead.setting.pair == query.get("pair")), None)
+        return None if own is None or own is races[0] else RaceLink(own, None, "", turn=len(own.later))
     race = next((race for race in races if race.name == name), None)
     if race is None:
         names = ", ".join(race.name for race in races)
