@@ -153,7 +153,7 @@ def train_smol(config: SizesConfig, pair: Pair, run: Path) -> dict[str, Pair]:
             data=run / "chats" / "data.json",
             images=run / "chats" / "images",
             output=place,
-            draft=fresh_draft(run / "target", hidden, config.work / f"smol-{hidden}-fresh"),
+            draft=fresh_draft(run / "target", hidden, config.work / f"smol-{hidden}-fresh", training.precision),
             training=training,
             decoding=config.decoding,
         )

@@ -21,7 +21,7 @@ from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 from specllava.smol.answers import TOKENS, read_answers, target_answers, whole_sentences
 from specllava.smol.checkpoint import assemble
-from specllava.smol.drafts import DraftsRecipe, distil_drafts, small_language_model
+from specllava.smol.drafts import DraftsRecipe, distil_drafts, fresh_draft, principal_directions, small_language_model
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 
@@ -42,7 +42,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recipe() -> DraftsRecipe:
     """The recipe itself, as short as can be."""
-    whole = DraftsRecipe(scenes=6, hidden=32, validation=SHORT)
+    whole = DraftsRecipe(scenes=6, hidden=32, alignment=LOOP, validation=SHORT)
     return replace(whole, trainings={
         name: replace(one, steps=2, batch=2, draft_heads=min(2, one.draft_heads), precision="no", validation_prompts=2)
         for name, one in whole.trainings.items()
@@ -103,11 +103,26 @@ def test_a_small_language_models_embeddings_keep_the_targets_in_their_principal_
     model = LlavaForConditionalGeneration.from_pretrained(target, dtype=torch.float32)
     left, sizes_, _ = torch.linalg.svd(model.get_input_embeddings().weight.double(), full_matrices=False)
     for hidden in (8, 32):
-        made = small_language_model(model, hidden)
+        made = small_language_model(model, principal_directions(model, hidden))
         table = made.get_input_embeddings().weight.double()
         nearest = left[:, :hidden] * sizes_[:hidden]
         torch.testing.assert_close(table @ table.T, nearest @ nearest.T, rtol=0, atol=1e-4)
         assert made.get_output_embeddings().weight is made.get_input_embeddings().weight
+
+
+@pytest.mark.usefixtures("own_precision")
+def test_a_fresh_drafts_projector_learns_the_targets_image_embeddings(target: Path, tmp_path: Path) -> None:
+    model = LlavaForConditionalGeneration.from_pretrained(target, dtype=torch.float32).eval()
+    pixels = inputs(target, "", draw_scene(sample_scene(99), 128))["pixel_values"].float()
+    errors = []
+    for steps in (1, 60):
+        directory = fresh_draft(target, 16, tmp_path / str(steps), "no", LoopConfig(steps, 3e-3, 1))
+        pair = Pair.load(target, directory, device="cpu", dtype="float32")
+        features = model.model.vision_tower(pixels).last_hidden_state[:, 1:]
+        wanted = model.model.multi_modal_projector(features) @ principal_directions(model, 16)
+        projected = pair.draft.model.multi_modal_projector(features)
+        errors.append(float((projected - wanted).square().mean() / wanted.var()))
+    assert errors[1] < 0.5 * errors[0] < 1
 
 
 @pytest.fixture
