@@ -51,8 +51,8 @@ def asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[DecodingConfi
     return configs
 
 
-def test_the_editor_is_there_for_its_rule_alone(visit: Visitor) -> None:
-    tab = visit()
+def test_the_editor_is_there_for_its_rule_alone(shared_tab: Visit) -> None:
+    tab = shared_tab  # the first test of the file: settings are the defaults
     tab.page.click(".settings-open")
     assert tab.page.locator(".tree-editor").is_hidden()
     tab.page.check(RULE)
@@ -63,8 +63,7 @@ def test_the_editor_is_there_for_its_rule_alone(visit: Visitor) -> None:
     tab.page.locator(".tree-editor").wait_for(state="hidden")
 
 
-def test_a_tree_that_is_clicked_together_is_the_tree_that_runs(visit: Visitor, asked: list[DecodingConfig]) -> None:
-    tab = visit()
+def test_a_tree_that_is_clicked_together_is_the_tree_that_runs(tab: Visit, asked: list[DecodingConfig]) -> None:
     tab.page.select_option(".speed", "1")
     opened(tab, shape="0")
     for below in ("the root", "guess 1", "guess 1", "guess 2", "the root"):
@@ -79,9 +78,9 @@ def test_a_tree_that_is_clicked_together_is_the_tree_that_runs(visit: Visitor, a
     assert "shape rule · guesses below nodes 0, 0, 1, 2, 0 ·" in tab.text(".this-run")
 
 
-def test_any_tree_is_drawn_by_keyboard_alone(visit: Visitor, asked: list[DecodingConfig]) -> None:
+def test_any_tree_is_drawn_by_keyboard_alone(tab: Visit, asked: list[DecodingConfig]) -> None:
     """Random walks: after every key the field, the focus and the line say the same tree as this list does."""
-    tab = visit(reduced_motion="reduce")
+    tab.page.emulate_media(reduced_motion="reduce")
     tab.page.select_option(".speed", "1")
     opened(tab, shape="0, 0, 1")
     rng, parents, node = random.Random(7), [0, 0, 1], 0
@@ -110,6 +109,18 @@ def test_any_tree_is_drawn_by_keyboard_alone(visit: Visitor, asked: list[Decodin
     tab.page.keyboard.press("Enter")
     tab.wait(FINISHED)
     assert asked[-1].shape == tuple(parents)
+
+
+def test_a_list_that_is_no_tree_is_refused_beside_it_and_a_ready_shape_is_the_way_out(tab: Visit) -> None:
+    opened(tab)
+    for typed in ("0, 2", "x", "0, 0, -1", "0," * 16 + "0", "<b>0</b>"):
+        tab.page.fill("#option-shape", typed)
+        tab.page.locator(".option:has(.tree-editor) .why", has_text="n").wait_for()
+        assert tab.page.locator(".tree-board").is_hidden() and tab.page.locator(".tree-run").is_disabled()
+        assert "Value error" not in tab.text(".option:has(.tree-editor)")
+        tab.page.get_by_role("button", name="Two chains").click()
+        tab.wait("document.querySelector('#option-shape').getAttribute('aria-invalid') === 'false'")
+        assert drawn(tab) == (0, 0, 1, 2, 3, 4, 5, 6) and tab.page.locator(".tree-board").is_visible()
 
 
 def test_up_and_down_go_along_a_level(tab: Visit) -> None:
@@ -148,19 +159,6 @@ def test_ready_shapes_are_trees_and_limits_are_kept_with_a_reason(tab: Visit) ->
     fill(tab, depth=4)  # what the limits cut off is shown as it runs
     assert tab.text(".tree-count") == "4 guesses, 4 levels, up to 5 tokens a pass; left out, beyond the limits: 2"
     assert tab.page.locator(".tree-node.left-out").count() == 2
-
-
-def test_a_list_that_is_no_tree_is_refused_beside_it_and_a_ready_shape_is_the_way_out(visit: Visitor) -> None:
-    tab = visit()
-    opened(tab)
-    for typed in ("0, 2", "x", "0, 0, -1", "0," * 16 + "0", "<b>0</b>"):
-        tab.page.fill("#option-shape", typed)
-        tab.page.locator(".option:has(.tree-editor) .why", has_text="n").wait_for()
-        assert tab.page.locator(".tree-board").is_hidden() and tab.page.locator(".tree-run").is_disabled()
-        assert "Value error" not in tab.text(".option:has(.tree-editor)")
-        tab.page.get_by_role("button", name="Two chains").click()
-        tab.wait("document.querySelector('#option-shape').getAttribute('aria-invalid') === 'false'")
-        assert drawn(tab) == (0, 0, 1, 2, 3, 4, 5, 6) and tab.page.locator(".tree-board").is_visible()
 
 
 def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(visit: Visitor) -> None:

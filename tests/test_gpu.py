@@ -35,6 +35,18 @@ ROOT = Path(__file__).parents[1]
 CHECKS = [name for name in PARTS if "captured" in name or "memory" in name or "waits" in name or "page" in name]
 
 
+@pytest.fixture(autouse=True)
+def few_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are replayed by themselves ten times in this file, not fifty: on an emulated device times mean nothing."""
+    monkeypatch.setattr("benchmarks.gpu.watch.AGAIN", 2)
+
+
+@pytest.fixture
+def no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For parts that make nothing: to look for cycles among all that other tests left took a second after each."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     """The toy pair on an emulated device."""
@@ -101,6 +113,7 @@ def works(bench: Bench) -> dict[str, Any]:
     return {"passed": True, "told": "it worked"}
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_a_part_that_fails_costs_one_line_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert run(monkeypatch, tmp_path, {"one": works, "two": fails, "three": works}) == 1
     report, text = read(tmp_path)
@@ -108,6 +121,7 @@ def test_a_part_that_fails_costs_one_line_and_no_other(tmp_path: Path, monkeypat
     assert "| three |  | yes | it worked |" in text and "| RuntimeError: out of luck |" in text
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_what_was_measured_is_written_before_the_next_part_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def killed(bench: Bench) -> dict[str, Any]:
         raise KeyboardInterrupt
@@ -118,6 +132,7 @@ def test_what_was_measured_is_written_before_the_next_part_begins(tmp_path: Path
     assert list(report["parts"]) == ["one"] and "it worked" in text
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_over_the_budget_parts_are_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert run(monkeypatch, tmp_path, {"one": works, "two": works}, budget=-1.0) == 1
     report, text = read(tmp_path)
@@ -197,6 +212,7 @@ def test_speed_ups_are_over_the_fastest_lane_of_the_target_alone():
     assert [goal.found for goal in goals(report_of({"target": TARGET, "eagle": EAGLE, GENERATION: made}))][3] == 1.8
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_what_is_compiled_for_minutes_begins_only_with_minutes_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu, "PARTS", MappingProxyType({"one": works, "two": works}))
     monkeypatch.setattr(gpu, "NEEDS", {"one": 180.0})

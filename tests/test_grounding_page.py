@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
-from support.browser import FINISHED, SavedPages, Server, Visit, Visitor, assert_accessible, visits
+from support.browser import FINISHED, SavedPages, Server, Visit, assert_accessible, visits
 from support.lab_traces import synthetic_grounding
 from support.visual_traces import retexted, synthetic_race
 
@@ -94,10 +96,26 @@ def test_lanes_that_say_other_words_are_marked_as_far_as_they_agree(saved_page: 
     assert tab.page.evaluate(TEXTS) == [words[:first], words]
 
 
-def test_ones_own_run_is_measured_at_a_click(visit: Visitor) -> None:
-    tab = visit("?view=explain")
-    tab.run("What is this?")
-    tab.wait(FINISHED)
+@pytest.fixture(scope="module")
+def explained(server: Server, browser: Any) -> Iterator[Visit]:
+    """One tab for runs of one's own; each begins anew."""
+    with visits(browser, server.address) as open_page:
+        yield open_page("?example=race-0&view=explain")
+
+
+def run(tab: Visit, question: str) -> None:
+    tab.run(question)
+    tab.wait(f"document.querySelector('.asked').textContent === {question!r} && {FINISHED}")
+
+
+def test_a_race_of_ones_own_begins_without_marks(explained: Visit) -> None:
+    run(explained, "Whose is it?")
+    assert explained.page.evaluate(MARKED) == [[], []] and explained.page.locator(TOGGLE).is_visible()
+
+
+def test_ones_own_run_is_measured_at_a_click(explained: Visit) -> None:
+    tab = explained
+    run(tab, "What is this?")
     tab.page.click(TOGGLE)
     tab.wait("document.querySelectorAll('.word.grounded').length > 0")
     *_, trace = synthetic_grounding(DecodingConfig(), seed=sum(map(ord, "What is this?")))
@@ -107,26 +125,17 @@ def test_ones_own_run_is_measured_at_a_click(visit: Visitor) -> None:
     assert tab.page.evaluate(MARKED) == [[], []]
 
 
-def test_what_was_measured_of_another_answer_marks_nothing_and_says_so(visit: Visitor) -> None:
-    tab = visit("?view=explain")
-    tab.run("What is this?")
-    tab.wait(FINISHED)
+def test_what_was_measured_of_another_answer_marks_nothing_and_says_so(explained: Visit) -> None:
+    tab = explained
+    run(tab, "What is that?")
     other = {"ids": [1, 2, 3], "factor": 10, "words": [{"at": 0, "seen": 1, "blank": 0, "instead": None, "lost": []}]}
     tab.page.evaluate("(detail) => document.dispatchEvent(new CustomEvent('grounded', { detail }))", other)
     assert "another answer" in key(tab) and tab.page.evaluate(MARKED) == [[], []]
 
 
-def test_a_refused_measurement_is_told_beside_the_words(visit: Visitor) -> None:
-    tab = visit("?view=explain")
-    tab.run("What is this?")
-    tab.wait(FINISHED)
+def test_a_refused_measurement_is_told_beside_the_words(explained: Visit) -> None:
+    tab = explained
+    run(tab, "What are these?")
     tab.page.fill("#question textarea", "fail")
     tab.page.click(TOGGLE)
     tab.wait("document.querySelector('.grounding-key').textContent.includes('went wrong')")
-
-
-def test_a_race_of_ones_own_begins_without_marks(visit: Visitor) -> None:
-    tab = visit("?example=race-0&view=explain")
-    tab.run("What is this?")
-    tab.wait(FINISHED)
-    assert tab.page.evaluate(MARKED) == [[], []] and tab.page.locator(TOGGLE).is_visible()

@@ -150,10 +150,10 @@ def test_all_lessons_of_the_static_edition_are_played(edition: str, opened: Any,
 
 
 @pytest.mark.parametrize("lesson", sample(EACH_PLACE, 3), ids=lambda lesson: lesson.text.place)
-def test_a_lesson_of_each_place_is_played_in_a_saved_page(lesson: Lesson, opened: Any, tmp_path: Path) -> None:
+def test_a_lesson_of_each_place_is_played_in_a_saved_page(lesson: Lesson, opened: Any, saved_folder: Path) -> None:
     picture = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
     frames = race_frames(lesson.race, picture=picture, show=lesson.text.step, lesson=lesson.words)
-    page = tmp_path / "saved.html"
+    page = saved_folder / "lesson.html"
     page.write_text(standalone_page(frames), encoding="utf-8")
     tab = opened(f"{page.as_uri()}?view=explain")
     play(tab, [lesson], False)

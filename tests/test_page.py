@@ -15,8 +15,8 @@ import pytest
 from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visit, Visitor, new_page
 
 
-def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
-    tab = visit()
+def test_the_first_paint_teaches_without_a_click(shared_tab: Visit) -> None:
+    tab = shared_tab  # the first test of the file: nothing was clicked in it
     assert "recorded run" in tab.text(".origin")
     assert "identical" in tab.text(".same")
     assert "accepted" in tab.text(".sentence")
@@ -24,6 +24,27 @@ def test_the_first_paint_teaches_without_a_click(visit: Visitor) -> None:
     assert tab.page.locator(".tree .traceaccepted .point").count() > 1
     assert tab.page.locator(".tree .shapelayer path").count() > 1
     tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
+
+
+def test_no_level_of_headings_is_skipped(tab: Visit) -> None:
+    tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
+    levels = """[...document.querySelectorAll("h1, h2, h3, h4")].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))"""  # noqa: E501
+    found = tab.page.evaluate(levels)
+    assert found[0] == 1 and all(level <= before + 1 for before, level in pairwise(found)), found
+
+
+def test_gradios_own_line_about_the_queue_is_neither_seen_nor_read_out(tab: Visit) -> None:
+    lines = """[...document.querySelectorAll(".lab-said > .wrap, #player > .wrap")].map((one) => getComputedStyle(one).display)"""  # noqa: E501
+    tab.wait(f"{lines}.length > 0")
+    assert set(tab.page.evaluate(lines)) == {"none"}
+
+
+def test_the_arrow_of_the_lessons_points_where_they_open(tab: Visit) -> None:
+    arrow = "getComputedStyle(document.querySelector('.learn-card button.label-wrap'), '::after').content"
+    icon = "getComputedStyle(document.querySelector('.learn-card button.label-wrap .icon')).display"
+    assert tab.page.evaluate(arrow) == '"▾"' and tab.page.evaluate(icon) == "none"
+    tab.page.click(".learn-card button.label-wrap")
+    tab.wait(f"""{arrow} === '"▴"'""")
 
 
 def test_a_race_runs_to_its_end_and_says_identical(tab: Visit) -> None:
@@ -131,14 +152,17 @@ def test_words_of_the_model_never_become_markup(tab: Visit, server: Server) -> N
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
-def test_it_fits_in_light_and_dark(visit: Visitor, scheme: str, width: int) -> None:
-    tab = visit(color_scheme=scheme, viewport={"width": width, "height": 800})
+def test_it_fits_in_light_and_dark(tab: Visit, scheme: str, width: int) -> None:
+    tab.page.set_viewport_size({"width": width, "height": 800})
+    tab.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
+    tab.page.wait_for_selector("body.dark" if scheme == "dark" else "body:not(.dark)")
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
     brightness = tab.page.evaluate(
         "getComputedStyle(document.querySelector('.card')).backgroundColor.match(/\\d+/g)[0]"
     )
     assert (int(brightness) < 80) == (scheme == "dark")
     assert tab.page.locator("footer").count() == 0 or not tab.page.locator("footer").first.is_visible()
+    tab.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
 
 
 def test_the_whole_run_answers_questions(tab: Visit) -> None:
@@ -275,27 +299,3 @@ def test_a_live_run_shows_a_step_no_sooner_than_its_clock(visit: Visitor) -> Non
     tab.page.click("[data-do=last]")
     tab.wait(FINISHED)
     assert tab.page.evaluate("window.tooEarly") == 0
-
-
-def test_no_level_of_headings_is_skipped(visit: Visitor) -> None:
-    tab = visit()
-    tab.wait("document.querySelector('.chip').textContent.includes('synthetic pair')")
-    levels = """[...document.querySelectorAll("h1, h2, h3, h4")].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))"""  # noqa: E501
-    found = tab.page.evaluate(levels)
-    assert found[0] == 1 and all(level <= before + 1 for before, level in pairwise(found)), found
-
-
-def test_gradios_own_line_about_the_queue_is_neither_seen_nor_read_out(visit: Visitor) -> None:
-    tab = visit()
-    lines = """[...document.querySelectorAll(".lab-said > .wrap, #player > .wrap")].map((one) => getComputedStyle(one).display)"""  # noqa: E501
-    tab.wait(f"{lines}.length > 0")
-    assert set(tab.page.evaluate(lines)) == {"none"}
-
-
-def test_the_arrow_of_the_lessons_points_where_they_open(visit: Visitor) -> None:
-    tab = visit()
-    arrow = "getComputedStyle(document.querySelector('.learn-card button.label-wrap'), '::after').content"
-    icon = "getComputedStyle(document.querySelector('.learn-card button.label-wrap .icon')).display"
-    assert tab.page.evaluate(arrow) == '"▾"' and tab.page.evaluate(icon) == "none"
-    tab.page.click(".learn-card button.label-wrap")
-    tab.wait(f"""{arrow} === '"▴"'""")

@@ -164,6 +164,7 @@ def test_a_committed_gpu_report_becomes_a_preset_by_itself(tmp_path: Path) -> No
 
 def opened(saved_page: SavedPages, frames: list[str], **context: Any) -> Visit:
     tab = saved_page(frames, **context)
+    tab.page.locator(".pays-curve").scroll_into_view_if_needed()
     tab.page.wait_for_selector(".pays-curve .main-svg")  # its policy forbids waiting for an expression
     return tab
 
@@ -219,7 +220,12 @@ def test_entered_costs_give_the_rules_verdicts_and_say_whose_trees_they_are(save
 
 def test_the_keyboard_reaches_every_cost_and_what_was_entered_stays_while_stepping(visit: Visitor) -> None:
     tab = visit()
+    tab.wait("document.querySelector('.pays-verdict').textContent")
+    assert not tab.page.locator(".pays-curve .main-svg").count(), "the curve waits until it is nearly in sight"
+    before = tab.page.evaluate("document.documentElement.scrollHeight")
+    tab.page.locator(".pays-curve").scroll_into_view_if_needed()
     tab.wait("document.querySelector('.pays-curve .main-svg')")
+    assert tab.page.evaluate("document.documentElement.scrollHeight") == before, "its place was kept"
     tab.page.focus(".pays-preset")
     names = []
     for _ in range(9):

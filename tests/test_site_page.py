@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -220,6 +221,7 @@ def code(folder: Path, root: str) -> str:
     return f"{root}{SUB_PATH}{scripts.name}"
 
 
+@cache
 def frames_of(text: str) -> list[str]:
     return race_frames(recorded_race("race", text.encode()), "saved run")
 

@@ -229,6 +229,7 @@ def test_the_page_prices_imported_counts_as_the_command_does(
     assert f"{found['speedup']:.2f} times as fast" in printed and f"at {found['breakEven']:.2f} tokens" in printed
     race = synthetic_race(1)
     tab = saved_page(recorded_frames(race["target-only"], race["speculative"]))
+    tab.page.locator(".pays-curve").scroll_into_view_if_needed()
     tab.page.wait_for_selector(".pays-curve .main-svg")
     tab.page.click(".pays-bench summary")
     tab.page.fill(".pays-bench textarea", out.read_text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Final
 
@@ -16,6 +17,7 @@ from specllava.core.growth.shapes import Shape, best_shape
 SURENESS: Final = (0.6, 0.7, 0.8)  # probabilities that the best guess is accepted
 RANKS: Final = 6
 DEEPEST: Final = 12
+_best_shape = cache(best_shape)  # the report asks for all of them again after each part
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def suggest_tree(target: Mapping[int, float], level: float, acceptance: Sequence
     found = []
     for depth, rows in product(range(1, DEEPEST + 1), sorted(target)):
         if rows > 1:
-            shape = best_shape(tuple(acceptance), depth, rows - 1)
+            shape = _best_shape(tuple(acceptance), depth, rows - 1)
             seconds = depth_of(shape) * level + target[rows]
             found.append(Suggestion(depth_of(shape), rows - 1, 1 + expected(shape, acceptance), seconds))
     return max(found, key=lambda one: one.tau / one.seconds)  # the shallowest and smallest of equals

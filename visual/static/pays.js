@@ -21,7 +21,13 @@ export function create(root, { player, modules, plotly, pays }) {
   let costs = {};
   let entered = new Set(); // names of costs that a visitor changed since a source was taken
   let wanted = "run"; // the trees that were asked for; the first there are where they are missing
+  let near = false; // whether the curve is nearly in sight: it is far down, and to draw it slows the page's start
+  let late = null; // the trees whose curve waits for that
 
+  new IntersectionObserver((seen) => {
+    near = seen.at(-1).isIntersecting;
+    if (near && late) draw(late);
+  }, { rootMargin: "300px" }).observe(find(".pays-curve"));
   modules.files.unpacked(pays).then((text) => {
     data = JSON.parse(text);
     for (const rule of data.rules) rule.steps = rule.steps.map(([widths, guesses, emitted]) => ({ levels: widths.length, guesses, emitted }));
@@ -217,6 +223,8 @@ export function create(root, { player, modules, plotly, pays }) {
 
   // Speed-up against the one cost that a choice of draft decides.
   async function draw(tree) {
+    late = near ? null : tree;
+    if (late) return;
     const library = await plotly();
     const dearest = math.dearestLevel(tree.steps, costs);
     const most = Math.max(2 * costs.level, Math.min(1.3 * dearest, 8 * (costs.level || costs.one / 8))) || 1;
