@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -153,8 +152,7 @@ def profile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser(profile_folder: Path) -> Iterator[Any]:
     """Chromium, as the machine has it, with its profile as the first context. It draws without a GPU's emulation.
 
-    Pages of one site share a process: what it compiled for one serves the next. The headless shell is Chromium without
-    windows and costs an eighth less.
+    Pages of one site share a process: what it compiled for one serves the next.
     """
     in_ci = bool(os.environ.get("CI"))
     if not in_ci:
@@ -163,8 +161,9 @@ def browser(profile_folder: Path) -> Iterator[Any]:
         )
     from playwright import sync_api  # in CI a missing playwright is an error, not a skip
 
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), None)
+    from benchmarks.shared.pictures import chromium_path
+
+    path = chromium_path()
     if path is None:
         message = "no Chromium on this machine: the page was not tested in a browser"
         pytest.fail(message) if in_ci else pytest.skip(message)

@@ -21,12 +21,18 @@ RANDOM = re.compile(r'id="defs-([0-9a-f]{6})"')  # of a drawing: part of every i
 RANDOM_CLASS = re.compile(r"(?<= )trace[0-9a-f]{6}")
 
 
+def chromium_path() -> str | None:
+    """Return where the machine has Chromium. Its headless shell has no windows and costs an eighth less."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
     """Open the browser that the machine has."""
     flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=flags)
         yield browser
         browser.close()
 
