@@ -86,8 +86,8 @@ def test_a_mechanism_of_the_drafts_own_view_needs_a_draft_that_has_one(monkeypat
     reading = replace(pair, draft=fresh_feature_draft(pair.target))
     monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: reading)
     for mechanism in ("grounding", "view", "merging", "distillation"):
-        with pytest.raises(ValueError, match=f"{mechanism} needs a draft VLM: the draft of smol reads"):
-            mechanisms.main(mechanisms.MechanismConfig(mechanism, SHORT, prompts=1, preset="smol"))
+        with pytest.raises(ValueError, match=rf"{mechanism} needs a draft VLM \(--draft\): the draft .* reads"):
+            mechanisms.main(mechanisms.MechanismConfig(mechanism=mechanism, decoding=SHORT, prompts=1, preset="smol"))
 
 
 def test_rates_are_totals_over_totals_with_an_interval_over_clusters():
@@ -120,7 +120,9 @@ def test_turns_and_mechanisms_are_measured_from_end_to_end(tmp_path, pair, capsy
     assert same[: turns.CHANGED] == [True] * turns.CHANGED and not any(same[turns.CHANGED :])
     for mechanism in mechanisms.MECHANISMS:
         place = tmp_path / f"{mechanism}.json"
-        config = mechanisms.MechanismConfig(mechanism, replace(SHORT, max_new_tokens=5), prompts=1, json=place)
+        config = mechanisms.MechanismConfig(
+            mechanism=mechanism, decoding=replace(SHORT, max_new_tokens=5), prompts=1, json=place
+        )
         mechanisms.main(config)
         found = json.loads(place.read_text())["rows"]
         assert all(row["tau_over_base"]["value"] > 0 for row in found)

@@ -158,7 +158,7 @@ def test_every_command_measures_from_end_to_end(tmp_path, monkeypatch, pair):
     found = rows(confidence, GuessingConfig)
     assert [len(one) for one in found["rules"].values()] == [2] * 4
     assert len(found["thresholds"]) == 2 * 2
-    assert [row["seen"] for row in rows(early, early.EarlyConfig)["later tokens"]] == list(early.SEEN)
+    assert [row["seen"] for row in rows(early, GuessingConfig)["later tokens"]] == list(early.SEEN)
     assert set(rows(calibration, calibration.CalibrationConfig)) == set(calibration.CalibrationConfig().presets)
     shares = rows(perfect, GuessingConfig)[perfect.ITSELF]
     assert [row["tau_of_most"]["value"] for row in shares[:2]] == [1, 1]

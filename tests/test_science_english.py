@@ -30,7 +30,7 @@ def test_free_questions_are_asked_and_counted_from_end_to_end(tmp_path, monkeypa
     pair = shipped("float32")
     monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *args, **options: pair)
     config = english.EnglishConfig(
-        DecodingConfig(max_new_tokens=6, nodes=8, depth=4), 2, json=tmp_path / "rows"
+        decoding=DecodingConfig(max_new_tokens=6, nodes=8, depth=4), prompts=2, json=tmp_path / "rows"
     )
     english.main(config)
     found = json.loads((tmp_path / "rows").read_text())["rows"]
