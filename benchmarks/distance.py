@@ -132,7 +132,7 @@ def main(config: DistanceConfig) -> None:
     for path, names, across in (
         (config.requests, [*REQUESTS], "scene and request"), (config.pictures, [BASE, *PICTURES], "picture"),
     ):  # fmt: skip
-        rows = {pair.target_name: [found[name] for name in names]}
+        rows = {f"{pair.name} pair": [found[name] for name in names]}
         draw_rates(path, rows, ("kl", "tau", "agreement"), names, across, joined=False, width=PANEL)
 
 

@@ -112,9 +112,9 @@ class Mechanism:
 
 def _grounding(pair: Pair, config: DecodingConfig) -> list[Variant]:
     return [
-        Variant(pair.target_name, "its own", pair, config),
-        Variant(pair.target_name, "a grey one", pair, config, picture=lambda own, other: blank_picture(own)),
-        Variant(pair.target_name, "another", pair, config, picture=lambda own, other: other),
+        Variant(f"{pair.name} pair", "its own", pair, config),
+        Variant(f"{pair.name} pair", "a grey one", pair, config, picture=lambda own, other: blank_picture(own)),
+        Variant(f"{pair.name} pair", "another", pair, config, picture=lambda own, other: other),
     ]
 
 

@@ -34,7 +34,7 @@ from specllava.pair import Pair
 DEPTHS: Final = (1, 2, 4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
 PRICES: Final = {"speed_free": 0.0, "speed": LEVEL, "speed_whole": 1.0}  # of a draft pass, in target passes
-SHIPPED, ITSELF = "the shipped draft", "the target itself"
+ITSELF = "the target itself"
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "wasted")
 
 
@@ -52,7 +52,7 @@ def fewest_passes(tokens: int, depth: int) -> int:
 def main(config: GuessingConfig) -> None:
     """Measure both drafts with every chain and with a tree, and draw."""
     pair = config.load_pair()
-    pairs = {SHIPPED: pair, ITSELF: replace(pair, draft=own_draft(pair.target), costs=None)}
+    pairs = {f"the {pair.name} draft": pair, ITSELF: replace(pair, draft=own_draft(pair.target), costs=None)}
     found = measure(pairs, config)
     heads = ("draft", "depth", "τ", "of the most possible", "acceptance", "KL, nats", "wasted",
              "a draft pass is free", f"costs {LEVEL:g}", "costs 1")  # fmt: skip

@@ -88,7 +88,7 @@ def main(config: GuessingConfig) -> None:
     shown = ("kl_over_float32", "acceptance", "tau", "tau_over_float32", "right")
     show_table(heads, [(name, *cells(row, "kl", digits=3), *cells(row, *shown)) for name, row in found.items()])
     write_rates(config.json, pair, config, found)
-    series = {pair.target_name: list(found.values())}
+    series = {f"{pair.name} pair": list(found.values())}
     draw_rates(config.picture, series, ("kl", "acceptance", "tau"), list(found), "weights of the target")
 
 

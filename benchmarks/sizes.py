@@ -35,14 +35,14 @@ from benchmarks.shared.guessing import (
 )
 from specllava.core.growth.cost_model import Costs
 from specllava.distill.config import LoopConfig
-from specllava.distill.job import Job
 from specllava.distill.run import distil_files
 from specllava.findings.bootstrap import pooled_rate
 from specllava.findings.replays import GUESSES, straight_costs
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
-from specllava.smol.drafts import DraftsRecipe, fresh_draft
+from specllava.smol.draft_vlm import fresh_draft
+from specllava.smol.drafts import DraftsRecipe, draft_job
 from specllava.toyworld.corpus import TALKING
 from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
@@ -141,23 +141,16 @@ def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
 
 def train_smol(config: SizesConfig, pair: Pair, run: Path) -> dict[str, Pair]:
     """Train the drafts for the pair smol that are missing; return the target with each."""
-    found = {}
+    found, recipe = {}, DraftsRecipe()
     for name, hidden in WIDTHS_SMOL.items():
         place, rate = config.work / f"smol-{hidden}", config.training.learning_rate * USUAL_WIDTH / hidden
         training = replace(
-            DraftsRecipe().trainings["vlm"], steps=config.training.steps, batch=config.batch, learning_rate=rate,
+            recipe.trainings["vlm"], steps=config.training.steps, batch=config.batch, learning_rate=rate,
             warmup=config.training.warmup, seed=config.training.seed, validate_every=0, validation_prompts=4,
         )  # fmt: skip
-        job = Job(
-            target=str(run / "target"),
-            data=run / "chats" / "data.json",
-            images=run / "chats" / "images",
-            output=place,
-            draft=fresh_draft(run / "target", hidden, config.work / f"smol-{hidden}-fresh", training.precision),
-            training=training,
-            decoding=config.decoding,
-        )
-        distil_files(job, show)
+        begin = config.work / f"smol-{hidden}-fresh"
+        fresh_draft(run / "target", hidden, begin, training.precision, recipe.alignment)
+        distil_files(draft_job(run, run / "target", place, begin, training, config.decoding), show)
         found[name] = pair.with_draft(place / "last")
     return found
 
@@ -179,7 +172,7 @@ def main(config: SizesConfig) -> None:
     show_table(heads, lines)
     write_rates(config.json, pair, config, found)
     names = ("kl", "tau", "level", "clock", "typed")
-    series = {pair.target_name: list(found.values())}
+    series = {f"{pair.name} pair": list(found.values())}
     draw_rates(config.picture, series, names, list(found), "weights of the draft", joined=False, width=PANEL)
 
 

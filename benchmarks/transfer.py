@@ -30,13 +30,12 @@ from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess
 from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig, Objective
-from specllava.distill.job import Job
 from specllava.distill.loop import fit
 from specllava.distill.run import distil_files
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
-from specllava.smol.drafts import DraftsRecipe
+from specllava.smol.drafts import DraftsRecipe, draft_job
 from specllava.smol.rows import SmolBatches
 from specllava.smol.train import fact_losses
 from specllava.toyworld.corpus import TALKING, content_ids
@@ -154,21 +153,11 @@ def smol_drafts(config: TransferConfig, run: Path, name: str, target: Path) -> d
     """Return a target with every draft of a run, and teach the draft VLM that is missing."""
     place, vlm = config.work / f"smol-draft-{name.replace(' ', '-')}", run / "vlm" / "draft"
     loop = config.taught
-    job = Job(
-        target=str(target),
-        data=run / "chats" / "data.json",
-        images=run / "chats" / "images",
-        output=place,
-        draft=vlm,
-        device="cpu",
-        training=replace(
-            DraftsRecipe().trainings["vlm"], steps=loop.steps, learning_rate=loop.learning_rate, warmup=loop.warmup,
-            validate_every=0, validation_prompts=4, seed=loop.seed,
-            precision=training_accelerator().mixed_precision,
-        ),
-        decoding=config.decoding,
+    training = replace(
+        DraftsRecipe().trainings["vlm"], steps=loop.steps, learning_rate=loop.learning_rate, warmup=loop.warmup,
+        validate_every=0, validation_prompts=4, seed=loop.seed, precision=training_accelerator().mixed_precision,
     )  # fmt: skip
-    distil_files(job, show)
+    distil_files(replace(draft_job(run, target, place, vlm, training, config.decoding), device="cpu"), show)
     pair = Pair.load(target, vlm, name=name, dtype="float32")
     return {VLM: pair, EAGLE: pair.with_draft(run / "eagle" / "draft"), TAUGHT: pair.with_draft(place / "last")}
 

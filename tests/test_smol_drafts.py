@@ -21,7 +21,8 @@ from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 from specllava.smol.answers import TOKENS, read_answers, target_answers, whole_sentences
 from specllava.smol.checkpoint import assemble
-from specllava.smol.drafts import DraftsRecipe, distil_drafts, fresh_draft, principal_directions, small_language_model
+from specllava.smol.draft_vlm import fresh_draft, principal_directions, small_language_model
+from specllava.smol.drafts import DraftsRecipe, distil_drafts
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 

@@ -6,35 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
-import torch.nn.functional as F
-from accelerate import Accelerator
-from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, LlavaForConditionalGeneration, LlavaProcessor
 
 from specllava.core.config import DecodingConfig
 from specllava.core.files import whole_directory
 from specllava.distill.config import DistillConfig, LoopConfig
-from specllava.distill.initial_draft import training_draft
 from specllava.distill.job import Job
-from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.make_draft import init_draft
 from specllava.distill.run import distil_files
-from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.families.interface import tower_features
 from specllava.smol.answers import read_answers, target_answers, write_answers
+from specllava.smol.draft_vlm import fresh_draft, read_target
 from specllava.smol.export import export_answers
-from specllava.toyworld.corpus import draw_pixels
-from specllava.toyworld.scene import sample_any_scene
 
 SHIPPED: Final = "eagle3"
-HEAD_SIZE: Final = 64  # of the draft VLM, as of its target
-PICTURES: Final = 16  # of a batch
-ALIGNMENT: Final = LoopConfig(400, 3e-3, warmup=20, weight_decay=0.0)
 
 
 def _trainings() -> dict[str, DistillConfig]:
@@ -63,7 +49,7 @@ class DraftsRecipe:
 
     scenes: int = 1344
     hidden: int = 192
-    alignment: LoopConfig = ALIGNMENT
+    alignment: LoopConfig = field(default_factory=lambda: LoopConfig(400, 3e-3, warmup=20, weight_decay=0.0))
     trainings: Mapping[str, DistillConfig] = field(default_factory=_trainings)
     validation: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
 
@@ -81,7 +67,7 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
     """
     chats, target = output / "chats", output / "target"
     if not (chats / "data.json").exists():
-        processor, model = _read_target(target)
+        processor, model = read_target(target)
         answers = output / "target-answers.jsonl"
         write_answers(partial(target_answers, model, processor), recipe.scenes, answers)
         export_answers(read_answers(answers), chats)
@@ -89,17 +75,7 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
         begin = None
         if training.drafter == "vlm":
             begin = fresh_draft(target, recipe.hidden, output / "vlm-fresh", training.precision, recipe.alignment)
-        job = Job(
-            target=str(target),
-            data=chats / "data.json",
-            images=chats / "images",
-            output=output / name,
-            draft=begin,
-            dtype="bfloat16",
-            training=training,
-            decoding=recipe.validation,
-        )
-        distil_files(job, tell)
+        distil_files(draft_job(output, target, output / name, begin, training, recipe.validation), tell)
     if SHIPPED not in recipe.trainings or (output / "draft").exists():
         return
     draft = FeatureDraft.from_pretrained(output / SHIPPED / "last", dtype=torch.bfloat16)
@@ -107,87 +83,17 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
         draft.save_pretrained(beside)
 
 
-def fresh_draft(target: Path, hidden: int, output: Path, precision: str, alignment: LoopConfig = ALIGNMENT) -> Path:
-    """Make a draft VLM of a small language model at ``output``, unless it is there already; return ``output``.
-
-    Its projector learns the target's image embeddings, in the directions that its word embeddings keep.
-
-    Args:
-        precision: of all training in this process.
-    """
-    if output.exists():
-        return output
-    processor, model = _read_target(target)
-    model.float().requires_grad_(False)
-    directions = principal_directions(model, hidden)
-    with TemporaryDirectory() as scratch:
-        language, made = Path(scratch, "language"), Path(scratch, "draft")
-        small_language_model(model, directions).save_pretrained(language)
-        processor.tokenizer.save_pretrained(language)
-        init_draft(language, target, made)
-        draft = training_draft(made, model)
-        losses = partial(alignment_losses, target=model, directions=directions)
-        batches, accelerator = Pictures(processor), Accelerator(mixed_precision=precision)
-        projector = draft.model.multi_modal_projector
-        fit("projector", projector, losses, batches, alignment, Path(scratch, "checkpoints"), accelerator)
-        save(draft, saved_beside(draft, processor), output, torch.float32)
-    return output
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Batches by number: ``pixel_values [16, 3, h, w]`` of scenes."""
-
-    processor: LlavaProcessor
-
-    def __call__(self, number: int) -> Batch:
-        scenes = [sample_any_scene(index) for index in range(number * PICTURES, (number + 1) * PICTURES)]
-        return {"pixel_values": draw_pixels(self.processor.image_processor, scenes)}
-
-
-def alignment_losses(
-    projector: nn.Module, batch: Batch, target: LlavaForConditionalGeneration, directions: Tensor
-) -> Losses:
-    """Return how far projected patches are from the target's in ``directions``, as a share of their variance."""
-    with torch.no_grad():
-        features = tower_features(target, batch["pixel_values"].to(target.dtype))
-        wanted = target.model.multi_modal_projector(features).float() @ directions  # [b, patches, hidden]
-    return {"loss": F.mse_loss(projector(features).float(), wanted) / wanted.var()}
-
-
-@torch.no_grad()
-def principal_directions(target: LlavaForConditionalGeneration, hidden: int) -> Tensor:
-    """Return the directions ``[target's hidden size, hidden]`` in which word embeddings are largest."""
-    table = target.get_input_embeddings().weight.float()
-    largest: Tensor = torch.linalg.eigh(table.T @ table).eigenvectors[:, -hidden:]
-    return largest
-
-
-@torch.no_grad()
-def small_language_model(target: LlavaForConditionalGeneration, directions: Tensor) -> LlamaForCausalLM:
-    """Return a language model of two layers, whose word embeddings are the target's in ``directions``."""
-    hidden = directions.shape[1]
-    text = target.config.get_text_config()
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=text.vocab_size,
-            hidden_size=hidden,
-            intermediate_size=3 * hidden,
-            num_hidden_layers=2,
-            num_attention_heads=max(1, hidden // HEAD_SIZE),
-            max_position_embeddings=text.max_position_embeddings,
-            rope_parameters=text.rope_parameters,
-            rms_norm_eps=text.rms_norm_eps,
-            bos_token_id=text.bos_token_id,
-            eos_token_id=text.eos_token_id,
-            tie_word_embeddings=True,
-        )
+def draft_job(
+    run: Path, target: Path, output: Path, draft: Path | None, training: DistillConfig, validation: DecodingConfig
+) -> Job:
+    """Return the job that distils a draft on the dialogues of a run."""
+    return Job(
+        target=str(target),
+        data=run / "chats" / "data.json",
+        images=run / "chats" / "images",
+        output=output,
+        draft=draft,
+        dtype="bfloat16",
+        training=training,
+        decoding=validation,
     )
-    model.get_input_embeddings().weight.copy_(target.get_input_embeddings().weight.float() @ directions)
-    return model
-
-
-def _read_target(directory: Path) -> tuple[LlavaProcessor, LlavaForConditionalGeneration]:
-    target = LlavaForConditionalGeneration.from_pretrained(directory).eval()
-    return LlavaProcessor.from_pretrained(directory), target
