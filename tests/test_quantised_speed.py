@@ -67,8 +67,9 @@ def test_every_target_is_timed_and_compared_with_itself(tmp_path, monkeypatch, s
 
 def test_timed_answers_are_those_of_generate(shipped):
     pair = shipped("float32")
-    prompt = quantised_speed.prompts_of(pair, 1)[-1]
     config = quantised_speed.TimedConfig(decoding=SHORT, prompts=1, rounds=1)
+    *_, asked = config.questions(more=quantised_speed.WARM_UP)
+    prompt = pair.prompt(asked.image, asked.text)
     runs = quantised_speed.measure({"float32": pair}, {"float32": [prompt] * 3}, config)["float32"]
     ids = prompt.input_ids
     expected = pair.target.generate(input_ids=ids, **prompt.image_inputs, max_new_tokens=8, do_sample=False)
