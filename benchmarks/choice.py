@@ -30,7 +30,6 @@ from specllava.runtime.prompt import Prompt, with_prefix
 
 LOOKUP: Final = "prompt lookup"
 FIXED: Final = ("draft VLM", "EagleVLM", LOOKUP)
-EAGLE_LEVEL: Final = 0.48 / 0.39 * LEVEL  # by milliseconds of both levels, docs/notes/toy-drafts.md
 PERFECT, TRIED, TRIED_DRAFTS = "perfect choice", "chosen by first steps", "the same without lookup"
 ALL: Final = "all questions"
 
@@ -42,12 +41,15 @@ class ChoiceConfig:
     Args:
         questions: of each kind.
         trial: steps of each drafter before one is chosen.
+        levels: prices of a level of the draft VLM and of EagleVLM, in target passes over one token; on the toy pair
+            by milliseconds of both, docs/notes/toy-drafts.md.
         run: directory of ``smol train``: its target and drafts answer in place of the toy pair's.
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     questions: int = 8
     trial: int = 1
+    levels: tuple[float, float] = (LEVEL, 0.48 / 0.39 * LEVEL)
     run: Path | None = None
     json: Path | None = None
     picture: Path | None = None
@@ -93,7 +95,7 @@ NOTHING: Final = Part((), 0.0, False)
 
 def main(config: ChoiceConfig) -> None:
     """Answer every question with every drafter and with the choice, and draw."""
-    drafters = load_drafters(config.run)
+    drafters = load_drafters(config)
     answers = measure(drafters, config)
     found = rows_of(answers)
     names = (*FIXED, PERFECT, TRIED, TRIED_DRAFTS)
@@ -106,15 +108,17 @@ def main(config: ChoiceConfig) -> None:
     draw_rates(config.picture, series, ("speed",), list(found), "kind of question", joined=False, width=560)
 
 
-def load_drafters(run: Path | None = None) -> dict[str, Drafting]:
+def load_drafters(config: ChoiceConfig) -> dict[str, Drafting]:
     """Load the toy pair, or the target of a run, with each drafter."""
+    run = config.run
     if run is None:
         pair, eagle = Pair.from_preset("toy", dtype="float32"), presets()["toy-eagle"].draft
     else:
         pair, eagle = Pair.load(run / "target", run / "vlm" / "draft", dtype="float32"), run / "eagle" / "draft"
     assert eagle is not None
+    of_vlm, of_eagle = config.levels
     drafters = (
-        Drafting(pair, "model", LEVEL), Drafting(pair.with_draft(eagle), "model", EAGLE_LEVEL),
+        Drafting(pair, "model", of_vlm), Drafting(pair.with_draft(eagle), "model", of_eagle),
         Drafting(pair, "prompt-lookup", 0.0),
     )  # fmt: skip
     return dict(zip(FIXED, drafters, strict=True))

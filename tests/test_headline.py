@@ -89,7 +89,7 @@ def test_the_glossary_has_the_ratio_that_was_measured() -> None:
         check = math.fsum(step.seconds.verify for step in together.steps) / len(together.steps)
         shown = headline(alone, together, finished=True)["pass_ratio"]
         drafting = math.fsum(step.seconds.draft for step in together.steps) / together.decode_seconds
-        assert f"took {check / one:.1f} times as long as one for a single token" in shown
+        assert f"takes {check / one:.1f} times as long as over one;" in shown
         assert shown.endswith(f"drafting took {100 * drafting:.0f} % of the time.")
     template = player_arguments([])["html_template"]
     assert 'data-total="pass_ratio"' in template

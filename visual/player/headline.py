@@ -147,7 +147,7 @@ def _pass_ratio(reference: RunTotals, candidate: RunTotals) -> str:
     mean = (candidate.drafted + candidate.target_passes) / candidate.target_passes
     drafting = 100 * candidate.draft_seconds / candidate.decode_seconds
     return (
-        f"A pass checks {mean:.0f} tokens and took {ratio:.1f} times as long as one for a single token; drafting took"
+        f"On average a pass checks {mean:.0f} tokens and takes {ratio:.1f} times as long as over one; drafting took"
         f" {drafting:.0f} % of the time."
     )
 
