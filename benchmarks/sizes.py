@@ -6,7 +6,7 @@ All begin with random weights and learn from the toy target on the same rows in 
 with the width. Beside them the shipped draft, which learnt from more than six times as many conversations. A draft
 that is in ``--work`` is not trained again, and a training that was killed goes on.
 
-With ``--preset smol --run DIRECTORY`` (of ``smol train``) the drafts are VLMs of two layers for that pair, on the rows
+With ``--preset smol --run DIRECTORY`` (of ``smol train``) the drafts are VLMs of four layers for that pair, on the rows
 of its recipe. They begin with the target's embeddings in fewer dimensions, which are most of their weights.
 """
 
@@ -41,7 +41,7 @@ from specllava.findings.replays import GUESSES, straight_costs
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
-from specllava.smol.draft_vlm import fresh_draft
+from specllava.smol.draft_vlm import DraftVlmRecipe, fresh_draft
 from specllava.smol.drafts import DraftsRecipe, draft_job
 from specllava.toyworld.corpus import TALKING
 from specllava.toyworld.packing import PackedBatches
@@ -50,7 +50,7 @@ from specllava.toyworld.recipe import ToyRecipe
 SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),
 }  # fmt: skip
-WIDTHS_SMOL: Final = {"3.2 M": 64, "6.7 M": 128, "10.5 M": 192, "14.5 M": 256}
+WIDTHS_SMOL: Final = {"3.4 M": 64, "7.1 M": 128, "11.4 M": 192, "16.0 M": 256}
 SHIPPED: Final = "shipped"  # of 1.2 M
 PANEL: Final = 360  # pixels of a panel, for its names
 USUAL_WIDTH: Final = 256  # of the toy's shipped draft, for which a learning rate is given
@@ -90,6 +90,7 @@ class SizesConfig(GuessingConfig):
     Args:
         work: directory of the trained drafts.
         run: directory of ``smol train``, with target and rows, for the pair smol.
+        fresh: drafts of the pair smol before that training, but for their hidden size.
         training: of each draft; the learning rate is that of a width of 256.
         batch: rows of a step; on the toy pair each a picture with four conversations.
         repeats: timed passes of each model and number of tokens.
@@ -97,6 +98,7 @@ class SizesConfig(GuessingConfig):
 
     work: Path = Path("runs/sizes")
     run: Path | None = None
+    fresh: DraftVlmRecipe = field(default_factory=DraftVlmRecipe)
     training: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, 50, checkpoint_every=50, seed=31))
     batch: int = 2
     repeats: int = 40
@@ -149,7 +151,7 @@ def train_smol(config: SizesConfig, pair: Pair, run: Path) -> dict[str, Pair]:
             warmup=config.training.warmup, seed=config.training.seed, validate_every=0, validation_prompts=4,
         )  # fmt: skip
         begin = config.work / f"smol-{hidden}-fresh"
-        fresh_draft(run / "target", hidden, begin, training.precision, recipe.alignment)
+        fresh_draft(run / "target", begin, replace(config.fresh, hidden=hidden), training.precision)
         distil_files(draft_job(run, run / "target", place, begin, training, config.decoding), show)
         found[name] = pair.with_draft(place / "last")
     return found

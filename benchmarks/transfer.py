@@ -36,8 +36,8 @@ from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.smol.drafts import DraftsRecipe, draft_job
+from specllava.smol.losses import fact_losses
 from specllava.smol.rows import SmolBatches
-from specllava.smol.train import fact_losses
 from specllava.toyworld.corpus import TALKING, content_ids
 from specllava.toyworld.language import QuestionAnswer
 from specllava.toyworld.packed_losses import target_losses
@@ -142,7 +142,7 @@ def smol_targets(config: TransferConfig, run: Path) -> dict[str, Path]:
             save(quantised(target, scheme), processor, found[name], torch.float32)
             continue
         target.model.vision_tower.requires_grad_(False)
-        losses = partial(fact_losses, objective=Objective())
+        losses = partial(fact_losses, tower_model=target, objective=Objective())
         rows, checkpoints = OtherWords(processor, config.batch), config.work / "checkpoints" / found[name].name
         fit(found[name].name, target.train(), losses, rows, config.worded, checkpoints, training_accelerator())
         save(target, processor, found[name], torch.float32)

@@ -16,13 +16,22 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from benchmarks import choice, sizes, transfer
 from benchmarks.quantised import Scheme
 from specllava.core.config import DecodingConfig
-from specllava.distill.config import LoopConfig
+from specllava.distill.config import LoopConfig, Objective
+from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 from specllava.smol.answers import TOKENS, read_answers, target_answers, whole_sentences
 from specllava.smol.checkpoint import assemble
-from specllava.smol.draft_vlm import fresh_draft, principal_directions, small_language_model
+from specllava.smol.draft_vlm import (
+    DraftVlmRecipe,
+    fresh_draft,
+    principal_directions,
+    read_target,
+    small_language_model,
+)
 from specllava.smol.drafts import DraftsRecipe, distil_drafts
+from specllava.smol.losses import fact_losses
+from specllava.smol.rows import SmolBatches
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.scene import sample_scene
 
@@ -43,7 +52,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recipe() -> DraftsRecipe:
     """The recipe itself, as short as can be."""
-    whole = DraftsRecipe(scenes=6, hidden=32, alignment=LOOP, validation=SHORT)
+    whole = DraftsRecipe(scenes=6, fresh=DraftVlmRecipe(32, 1, LOOP, LOOP, 1), validation=SHORT)
     return replace(whole, trainings={
         name: replace(one, steps=2, batch=2, draft_heads=min(2, one.draft_heads), precision="no", validation_prompts=2)
         for name, one in whole.trainings.items()
@@ -104,7 +113,7 @@ def test_a_small_language_models_embeddings_keep_the_targets_in_their_principal_
     model = LlavaForConditionalGeneration.from_pretrained(target, dtype=torch.float32)
     left, sizes_, _ = torch.linalg.svd(model.get_input_embeddings().weight.double(), full_matrices=False)
     for hidden in (8, 32):
-        made = small_language_model(model, principal_directions(model, hidden))
+        made = small_language_model(model, principal_directions(model, hidden), 1)
         table = made.get_input_embeddings().weight.double()
         nearest = left[:, :hidden] * sizes_[:hidden]
         torch.testing.assert_close(table @ table.T, nearest @ nearest.T, rtol=0, atol=1e-4)
@@ -117,13 +126,28 @@ def test_a_fresh_drafts_projector_learns_the_targets_image_embeddings(target: Pa
     pixels = inputs(target, "", draw_scene(sample_scene(99), 128))["pixel_values"].float()
     errors = []
     for steps in (1, 60):
-        directory = fresh_draft(target, 16, tmp_path / str(steps), "no", LoopConfig(steps, 3e-3, 1))
+        recipe = DraftVlmRecipe(16, 1, LoopConfig(steps, 3e-3, 1), LoopConfig(1, 1e-9, 1), 1)
+        directory = fresh_draft(target, tmp_path / str(steps), recipe, "no")
         pair = Pair.load(target, directory, device="cpu", dtype="float32")
-        features = model.model.vision_tower(pixels).last_hidden_state[:, 1:]
-        wanted = model.model.multi_modal_projector(features) @ principal_directions(model, 16)
-        projected = pair.draft.model.multi_modal_projector(features)
+        with torch.no_grad():
+            features = model.model.vision_tower(pixels).last_hidden_state[:, 1:]
+            wanted = model.model.multi_modal_projector(features) @ principal_directions(model, 16)
+            projected = pair.draft.model.multi_modal_projector(features)
         errors.append(float((projected - wanted).square().mean() / wanted.var()))
     assert errors[1] < 0.5 * errors[0] < 1
+
+
+@pytest.mark.usefixtures("own_precision")
+def test_a_fresh_draft_learns_to_answer_questions_of_fact(target: Path, tmp_path: Path) -> None:
+    processor, model = read_target(target)
+    unread, losses = SmolBatches(processor, 2)(9_000), []
+    for steps in (1, 40):
+        recipe = DraftVlmRecipe(16, 1, LOOP, LoopConfig(steps, 1e-2, 1), 2)
+        directory = fresh_draft(target, tmp_path / str(steps), recipe, "no")
+        draft = DraftLlava.from_pretrained(directory, dtype=torch.float32)
+        with torch.no_grad():
+            losses.append(float(fact_losses(draft, unread, model, Objective())["loss"]))
+    assert losses[1] < 0.6 * losses[0]
 
 
 @pytest.fixture
@@ -144,7 +168,8 @@ def test_drafts_of_every_size_learn_from_the_target_of_a_run(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sizes, "WIDTHS_SMOL", {"few": 8, "more": 16})
-    sizes.main(sizes.SizesConfig(**options, preset="smol", prompts=1, work=tmp_path, training=LOOP, repeats=1))
+    trained = {"work": tmp_path, "fresh": DraftVlmRecipe(32, 1, LOOP, LOOP, 1), "training": LOOP}
+    sizes.main(sizes.SizesConfig(**options, **trained, preset="smol", prompts=1, repeats=1))
     few, more = rows(options).values()
     assert few["weights"] < more["weights"] and min(few["kl"]["value"], more["kl"]["value"]) > 0
 

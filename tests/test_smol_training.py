@@ -17,10 +17,11 @@ from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
 from specllava.smol.answers import Answer, objection, read_answers, whole_sentences
 from specllava.smol.checkpoint import assemble
+from specllava.smol.losses import talking_losses
 from specllava.smol.plain import PlainText, measured_texts
 from specllava.smol.rows import SmolBatches
 from specllava.smol.sight import Adapter, Sight
-from specllava.smol.train import SmolRecipe, export_sight, stages, talking_losses, train_target, untrained
+from specllava.smol.train import SmolRecipe, export_sight, stages, train_target, untrained
 from specllava.toyworld.packing import packed_mask
 from specllava.toyworld.scene import sample_scene
 

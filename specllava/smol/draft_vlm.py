@@ -1,7 +1,8 @@
-"""The draft VLM of the pair smol before distillation: a small language model that reads the target's tower."""
+"""The draft VLM of the pair smol before distillation: a small language model that has learnt to look."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,12 +14,14 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.config import LoopConfig
+from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.initial_draft import training_draft
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.make_draft import init_draft
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.models.families.interface import tower_features
+from specllava.smol.losses import fact_losses
+from specllava.smol.rows import SmolBatches
 from specllava.toyworld.corpus import draw_pixels
 from specllava.toyworld.scene import sample_any_scene
 
@@ -26,10 +29,30 @@ HEAD_SIZE: Final = 64  # as of its target
 BATCH: Final = 16  # pictures
 
 
-def fresh_draft(target: Path, hidden: int, output: Path, precision: str, alignment: LoopConfig) -> Path:
-    """Make a draft VLM of a small language model at ``output``, unless it is there already; return ``output``.
+@dataclass(frozen=True, slots=True)
+class DraftVlmRecipe:
+    """Size of a draft VLM, and what it learns before distillation.
 
-    Its projector learns the target's image embeddings, in the directions that its word embeddings keep.
+    Args:
+        hidden: size of a state, a multiple of 64 above that.
+        alignment: of its projector, with the target's image embeddings.
+        looking: of all its weights, with answers to questions of fact.
+        batch: pictures of a step of ``looking``.
+    """
+
+    hidden: int = 192
+    layers: int = 4
+    alignment: LoopConfig = field(default_factory=lambda: LoopConfig(400, 3e-3, warmup=20, weight_decay=0.0))
+    looking: LoopConfig = field(
+        default_factory=lambda: LoopConfig(1000, 2e-3, warmup=50, weight_decay=0.0, checkpoint_every=100)
+    )
+    batch: int = 4
+
+
+def fresh_draft(target: Path, output: Path, recipe: DraftVlmRecipe, precision: str) -> Path:
+    """Make a draft VLM that has learnt to look at ``output``, unless it is there already; return ``output``.
+
+    May be killed and repeated: beside ``output`` are checkpoints.
 
     Args:
         precision: of all training in this process.
@@ -38,18 +61,21 @@ def fresh_draft(target: Path, hidden: int, output: Path, precision: str, alignme
         return output
     processor, model = read_target(target)
     model.float().requires_grad_(False)
-    directions = principal_directions(model, hidden)
+    directions = principal_directions(model, recipe.hidden)
     with TemporaryDirectory() as scratch:
         language, made = Path(scratch, "language"), Path(scratch, "draft")
-        small_language_model(model, directions).save_pretrained(language)
+        small_language_model(model, directions, recipe.layers).save_pretrained(language)
         processor.tokenizer.save_pretrained(language)
         init_draft(language, target, made)
         draft = training_draft(made, model)
-        losses = partial(alignment_losses, target=model, directions=directions)
-        batches, accelerator = partial(picture_batch, processor), Accelerator(mixed_precision=precision)
-        projector = draft.model.multi_modal_projector
-        fit("projector", projector, losses, batches, alignment, Path(scratch, "checkpoints"), accelerator)
-        save(draft, saved_beside(draft, processor), output, torch.float32)
+    accelerator, checkpoints = Accelerator(mixed_precision=precision), output.with_name(f"{output.name}-checkpoints")
+    projector, pictures = draft.model.multi_modal_projector, partial(picture_batch, processor)
+    aligned = partial(alignment_losses, target=model, directions=directions)
+    fit("projector", projector, aligned, pictures, recipe.alignment, checkpoints / "projector", accelerator)
+    answered = partial(fact_losses, tower_model=model, objective=Objective())
+    rows = SmolBatches(processor, recipe.batch)
+    fit("looking", draft.train(), answered, rows, recipe.looking, checkpoints / "looking", accelerator)
+    save(draft, saved_beside(draft, processor), output, torch.float32)
     return output
 
 
@@ -78,8 +104,8 @@ def principal_directions(target: LlavaForConditionalGeneration, hidden: int) -> 
 
 
 @torch.no_grad()
-def small_language_model(target: LlavaForConditionalGeneration, directions: Tensor) -> LlamaForCausalLM:
-    """Return a language model of two layers, whose word embeddings are the target's in ``directions``."""
+def small_language_model(target: LlavaForConditionalGeneration, directions: Tensor, layers: int) -> LlamaForCausalLM:
+    """Return a language model whose word embeddings are the target's in ``directions``; its layers are random."""
     hidden = directions.shape[1]
     text = target.config.get_text_config()
     torch.manual_seed(0)
@@ -88,8 +114,9 @@ def small_language_model(target: LlavaForConditionalGeneration, directions: Tens
             vocab_size=text.vocab_size,
             hidden_size=hidden,
             intermediate_size=3 * hidden,
-            num_hidden_layers=2,
+            num_hidden_layers=layers,
             num_attention_heads=max(1, hidden // HEAD_SIZE),
+            initializer_range=hidden**-0.5,
             max_position_embeddings=text.max_position_embeddings,
             rope_parameters=text.rope_parameters,
             rms_norm_eps=text.rms_norm_eps,

@@ -12,12 +12,12 @@ import torch
 
 from specllava.core.config import DecodingConfig
 from specllava.core.files import whole_directory
-from specllava.distill.config import DistillConfig, LoopConfig
+from specllava.distill.config import DistillConfig
 from specllava.distill.job import Job
 from specllava.distill.run import distil_files
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.smol.answers import read_answers, target_answers, write_answers
-from specllava.smol.draft_vlm import fresh_draft, read_target
+from specllava.smol.draft_vlm import DraftVlmRecipe, fresh_draft, read_target
 from specllava.smol.export import export_answers
 
 SHIPPED: Final = "eagle3"
@@ -42,14 +42,12 @@ class DraftsRecipe:
 
     Args:
         scenes: about each of which the target answers two questions.
-        hidden: hidden size of the draft VLM, a multiple of 64 above that.
-        alignment: of the draft VLM's projector, before all of it learns.
+        fresh: the draft VLM before distillation.
         trainings: by the draft's name.
     """
 
     scenes: int = 1344
-    hidden: int = 192
-    alignment: LoopConfig = field(default_factory=lambda: LoopConfig(400, 3e-3, warmup=20, weight_decay=0.0))
+    fresh: DraftVlmRecipe = field(default_factory=DraftVlmRecipe)
     trainings: Mapping[str, DistillConfig] = field(default_factory=_trainings)
     validation: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
 
@@ -74,7 +72,7 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
     for name, training in recipe.trainings.items():
         begin = None
         if training.drafter == "vlm":
-            begin = fresh_draft(target, recipe.hidden, output / "vlm-fresh", training.precision, recipe.alignment)
+            begin = fresh_draft(target, output / "vlm-fresh", recipe.fresh, training.precision)
         distil_files(draft_job(output, target, output / name, begin, training, recipe.validation), tell)
     if SHIPPED not in recipe.trainings or (output / "draft").exists():
         return

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor
@@ -27,19 +26,16 @@ from transformers import (
 from specllava.core.files import whole_directory
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
-from specllava.models.families.interface import tower_features
 from specllava.models.loading.presets import ASSETS
-from specllava.runtime.vision import merge_features
 from specllava.smol.answers import Answer, read_answers, truth_answers, write_answers
 from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, llava_config, smol_processor
 from specllava.smol.language_model import fetch_language_model
+from specllava.smol.losses import naming_losses, talking_losses
 from specllava.smol.rows import SmolBatches
 from specllava.smol.sight import SCALE, Sight
 from specllava.toyworld.corpus import draw_pixels
 from specllava.toyworld.draw import shown_at
 from specllava.toyworld.hints import first_tokens
-from specllava.toyworld.packing import packed_mask
 from specllava.toyworld.phrases import NUMBERS
 from specllava.toyworld.scene import Scene, sample_any_scene
 
@@ -89,60 +85,6 @@ class NamedPatches:
         ]
         tokens = first_tokens(self.processor.tokenizer, {word for words in named for word in words})
         return [[tokens[word] for word in words] for words in named]
-
-
-def naming_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration) -> Losses:
-    """Return how far projected patches are from the embeddings of their words, as a share of their variance."""
-    with torch.no_grad():
-        features = tower_features(model, batch["pixel_values"].to(model.dtype)).float()
-        words = model.get_input_embeddings()(batch["words"]).float().sum(-2) / batch["words"].shape[-1] ** 0.5
-    return {"loss": F.mse_loss(sight.projector(features).float(), words) / words.var()}
-
-
-def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration, objective: Objective) -> Losses:
-    """Return cross-entropy of all answers, and KL(language model that reads the truth ‖ model) of its own answers.
-
-    ``drift`` is KL(language model ‖ model) on plain English without a picture: its English shall stay what it was.
-    """
-    states = _packed_states(model, batch)
-    facts = _fact_loss(model, batch, states, objective)
-    if "texts" not in batch:
-        return {"loss": facts, "facts": facts}
-    decoder = model.get_decoder()
-    with torch.no_grad(), sight.without_adapters():
-        read = decoder(input_ids=batch["texts"], use_cache=False)[0]
-        before = decoder(input_ids=batch["plain"], use_cache=False)[0]
-        theirs, known = answer_positions(read, batch["text_labels"])
-    ours, tokens = answer_positions(states, batch["own"])
-    assert torch.equal(known, tokens)
-    own, kl = chunked_loss(ours, model.lm_head, theirs, model.lm_head, tokens, objective)
-    now = decoder(input_ids=batch["plain"], use_cache=False)[0]
-    rows = (now.flatten(0, 1), model.lm_head, before.flatten(0, 1), model.lm_head, batch["plain"].flatten())
-    drift, _ = chunked_loss(*rows, replace(objective, kl_weight=1.0))
-    return {"loss": facts + own + drift, "facts": facts, "own": own, "kl": kl, "drift": drift}
-
-
-def fact_losses(model: LlavaForConditionalGeneration, batch: Batch, objective: Objective) -> Losses:
-    """Return cross-entropy of the answers to questions of fact, for a model that learns with all its weights."""
-    return {"loss": _fact_loss(model, batch, _packed_states(model, batch), objective)}
-
-
-def _packed_states(model: LlavaForConditionalGeneration, batch: Batch) -> Tensor:
-    """Return the last states of packed rows ``[b, length, hidden]``."""
-    with torch.no_grad():
-        features = tower_features(model, batch["pixel_values"].to(model.dtype))
-    embeds = merge_features(model, batch["input_ids"], features)
-    mask, positions = packed_mask(batch["segments"]), batch["position_ids"]
-    states: Tensor = model.get_decoder()(
-        inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False
-    )[0]
-    return states
-
-
-def _fact_loss(model: LlavaForConditionalGeneration, batch: Batch, states: Tensor, objective: Objective) -> Tensor:
-    labels = torch.where(batch["own"] == IGNORE, batch["labels"], IGNORE)
-    predicting, tokens = answer_positions(states, labels)
-    return chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
 
 
 def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
