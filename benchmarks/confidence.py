@@ -38,6 +38,7 @@ from specllava.core.growth.cost_model import CostModel
 from specllava.core.growth.rules import build_rule
 from specllava.core.metrics import Bin, reliability
 from specllava.core.trace import DecodeTrace
+from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 
@@ -72,8 +73,17 @@ class Trial:
 
 @torch.no_grad()
 def tempered(draft: PreTrainedModel, temperature: float) -> PreTrainedModel:
-    """Return a copy of a draft whose logits are divided by a temperature; its embeddings stay as they are."""
+    """Return a copy of a draft whose logits are divided by a temperature; its embeddings stay as they are.
+
+    Raises:
+        ValueError: a draft that guesses with its target's head.
+    """
     copy = deepcopy(draft)
+    if isinstance(copy, FeatureDraft):
+        if not copy.config.own_head:
+            raise ValueError("the draft has its target's head, so its logits cannot be scaled apart: choose another")
+        copy.lm_head.weight /= temperature
+        return copy
     head = copy.get_output_embeddings()
     scaled = nn.Linear(head.in_features, head.out_features, bias=False, device=head.weight.device)
     scaled.weight = nn.Parameter(head.weight / temperature, requires_grad=False)

@@ -18,6 +18,7 @@ from benchmarks.shared.prices import GUESS, LEVEL, STATED
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, acceptance_by_rank, calibration_error, reliability
 from specllava.models.drafts.draft_classes import own_draft
+from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.runtime.scoring import draft_log_probs
 from specllava.toyworld.scene_questions import scene_questions
 
@@ -64,15 +65,22 @@ def test_early_and_later_tokens_are_scored_as_by_the_model_itself(pair):
     assert first[1]["entropy_over_own"]["value"] == pytest.approx(2)
 
 
-def test_a_temperature_divides_the_drafts_logits_and_nothing_else(pair):
+@pytest.mark.parametrize("kind", ["vlm", "eagle3"])
+def test_a_temperature_divides_the_drafts_logits_and_nothing_else(pair, kind):
     prompt = asked(pair)
     answer = alone(pair, prompt, SHORT).token_ids
-    before = {name: weight.clone() for name, weight in pair.draft.state_dict().items()}
-    whole = draft_log_probs(pair.target, pair.draft, prompt, answer)
+    draft = pair.draft if kind == "vlm" else fresh_feature_draft(pair.target, "eagle3", guessable=range(200))
+    before = {name: weight.clone() for name, weight in draft.state_dict().items()}
+    whole = draft_log_probs(pair.target, draft, prompt, answer)
     for temperature in (0.5, 4.0):
-        changed = draft_log_probs(pair.target, confidence.tempered(pair.draft, temperature), prompt, answer)
+        changed = draft_log_probs(pair.target, confidence.tempered(draft, temperature), prompt, answer)
         torch.testing.assert_close(changed, (whole / temperature).log_softmax(-1), rtol=1e-4, atol=1e-4)
-    assert all(torch.equal(weight, before[name]) for name, weight in pair.draft.state_dict().items())
+    assert all(torch.equal(weight, before[name]) for name, weight in draft.state_dict().items())
+
+
+def test_a_draft_with_its_targets_head_cannot_be_made_less_sure(pair):
+    with pytest.raises(ValueError, match="its target's head"):
+        confidence.tempered(fresh_feature_draft(pair.target), 2.0)
 
 
 def test_the_calibration_error_of_pooled_answers_is_that_of_their_sum():
