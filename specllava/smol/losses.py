@@ -14,9 +14,8 @@ from specllava.distill.loop import Batch, Losses
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
-from specllava.runtime.vision import merge_features
 from specllava.smol.sight import Sight
-from specllava.toyworld.packing import packed_mask
+from specllava.toyworld.packed_losses import packed_states
 
 
 def naming_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration) -> Losses:
@@ -32,7 +31,7 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
 
     ``drift`` is KL(language model ‖ model) on plain English without a picture: its English shall stay what it was.
     """
-    states = _packed_states(model, batch, model)
+    states = packed_states(model, batch, model)[-1]
     facts = _fact_loss(model, batch, states, objective)
     if "texts" not in batch:
         return {"loss": facts, "facts": facts}
@@ -57,21 +56,7 @@ def fact_losses(
     objective: Objective,
 ) -> Losses:
     """Return cross-entropy of the answers to questions of fact, for a model that learns with all its weights."""
-    return {"loss": _fact_loss(model, batch, _packed_states(model, batch, tower_model), objective)}
-
-
-def _packed_states(
-    model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration
-) -> Tensor:
-    """Return the last states of packed rows ``[b, length, hidden]``."""
-    with torch.no_grad():
-        features = tower_features(tower_model, batch["pixel_values"].to(tower_model.dtype))
-    embeds = merge_features(model, batch["input_ids"], features)
-    mask, positions = packed_mask(batch["segments"]), batch["position_ids"]
-    states: Tensor = model.get_decoder()(
-        inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False
-    )[0]
-    return states
+    return {"loss": _fact_loss(model, batch, packed_states(model, batch, tower_model)[-1], objective)}
 
 
 def _fact_loss(

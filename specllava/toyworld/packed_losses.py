@@ -78,7 +78,7 @@ def packed_states(
         tower_model: the model whose vision tower encodes the pictures.
     """
     with torch.no_grad():
-        features = tower_features(tower_model, batch["pixel_values"])
+        features = tower_features(tower_model, batch["pixel_values"].to(tower_model.dtype))
     embeds = merge_features(model, batch["input_ids"], features)
     states: tuple[Tensor, ...] = model.get_decoder()(
         inputs_embeds=embeds,
