@@ -32,6 +32,7 @@ from specllava.distill.validation import UNASKED, Validation, first_questions, r
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save, saved_beside
+from specllava.models.loading.loading import store_by_rows
 from specllava.pair import Pair
 from specllava.runtime.vision import projector_weights
 
@@ -172,6 +173,7 @@ def _load_pair(run: _Run) -> Pair:
     pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
     pair = pair if job.draft is None else pair.with_draft(job.draft)
     check_teachable(pair, job.training)
+    store_by_rows(pair.target.get_output_embeddings())
     return pair
 
 
