@@ -4,6 +4,8 @@
 
 The simple choice lets every drafter draft some steps in turn. The one with the most tokens for its passes goes on to
 the end. Passes are counted and priced; what the trial costs is in its speed. Questions are of ten kinds.
+
+With ``--run DIRECTORY`` (of ``smol train``) its target and drafts answer. Prices are then measured before the answers.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from benchmarks.distance import KINDS, asked
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import DifferError, cells, draw_rates, interval, write_rates
 from benchmarks.shared.prices import GUESS, LEVEL
+from specllava.bench.raw_passes import pass_medians
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, Prefill, StepTrace
 from specllava.decoding import stream
 from specllava.findings.bootstrap import pooled_rate, pooled_ratio
+from specllava.findings.replays import GUESSES
 from specllava.lane import Lane
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
@@ -32,6 +36,7 @@ LOOKUP: Final = "prompt lookup"
 FIXED: Final = ("draft VLM", "EagleVLM", LOOKUP)
 PERFECT, TRIED, TRIED_DRAFTS = "perfect choice", "chosen by first steps", "the same without lookup"
 ALL: Final = "all questions"
+EAGLE_LEVEL: Final = 0.48 / 0.39  # of the toy pair, by milliseconds of both, docs/notes/toy-drafts.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +46,14 @@ class ChoiceConfig:
     Args:
         questions: of each kind.
         trial: steps of each drafter before one is chosen.
-        levels: prices of a level of the draft VLM and of EagleVLM, in target passes over one token; on the toy pair
-            by milliseconds of both, docs/notes/toy-drafts.md.
-        run: directory of ``smol train``: its target and drafts answer in place of the toy pair's.
+        repeats: timed passes of each model and number of tokens, where prices are measured.
     """
 
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=96))
     questions: int = 8
     trial: int = 1
-    levels: tuple[float, float] = (LEVEL, 0.48 / 0.39 * LEVEL)
     run: Path | None = None
+    repeats: int = 20
     json: Path | None = None
     picture: Path | None = None
 
@@ -61,11 +64,13 @@ class Drafting:
 
     Args:
         level: price of one of its levels, in target passes over one token.
+        guess: price of one more guess in a target pass.
     """
 
     pair: Pair
     drafter: str
     level: float
+    guess: float = GUESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +106,33 @@ def main(config: ChoiceConfig) -> None:
     names = (*FIXED, PERFECT, TRIED, TRIED_DRAFTS)
     chosen = [f"{name}, over best fixed" for name in (PERFECT, TRIED, TRIED_DRAFTS)]
     lines = [(kind, row["best"], *cells(row, *names, *chosen)) for kind, row in found.items()]
-    show_table(("questions", "best fixed", *names, *chosen), lines)
+    prices = {name: {"level": one.level, "guess": one.guess} for name, one in drafters.items()}
+    title = "; ".join(f"{name}: a level {one.level:.3f}, a guess {one.guess:.3f}" for name, one in drafters.items())
+    show_table(("questions", "best fixed", *names, *chosen), lines, title)
     pair = drafters[FIXED[0]].pair
-    write_rates(config.json, pair, config, {"kinds": found, "cheapest": cheapest(answers)})
+    write_rates(config.json, pair, config, {"kinds": found, "cheapest": cheapest(answers), "prices": prices})
     series = {name: [{"speed": row[name]} for row in found.values()] for name in names if name != LOOKUP}
     draw_rates(config.picture, series, ("speed",), list(found), "kind of question", joined=False, width=560)
 
 
 def load_drafters(config: ChoiceConfig) -> dict[str, Drafting]:
-    """Load the toy pair, or the target of a run, with each drafter."""
+    """Load the toy pair at stated prices, or the target of a run with its drafts at measured ones."""
     run = config.run
     if run is None:
         pair, eagle = Pair.from_preset("toy", dtype="float32"), presets()["toy-eagle"].draft
+        assert eagle is not None
+        drafts = [Drafting(pair, "model", LEVEL), Drafting(pair.with_draft(eagle), "model", LEVEL * EAGLE_LEVEL)]
     else:
-        pair, eagle = Pair.load(run / "target", run / "vlm" / "draft", dtype="float32"), run / "eagle" / "draft"
-    assert eagle is not None
-    of_vlm, of_eagle = config.levels
-    drafters = (
-        Drafting(pair, "model", of_vlm), Drafting(pair.with_draft(eagle), "model", of_eagle),
-        Drafting(pair, "prompt-lookup", 0.0),
-    )  # fmt: skip
-    return dict(zip(FIXED, drafters, strict=True))
+        pair = Pair.load(run / "target", run / "vlm" / "draft", dtype="float32")
+        drafts = [priced(one, config.repeats) for one in (pair, pair.with_draft(run / "eagle" / "draft"))]
+    return dict(zip(FIXED, (*drafts, Drafting(pair, "prompt-lookup", 0.0, drafts[0].guess)), strict=True))
+
+
+def priced(pair: Pair, repeats: int) -> Drafting:
+    """Measure what a level of a draft and one more guess cost on this machine."""
+    passes = pass_medians(pair, {"target": (1, GUESSES + 1), "draft": (1,)}, repeats)
+    one, many = passes["target"].values()
+    return Drafting(pair, "model", passes["draft"][1] / one, (many / one - 1) / GUESSES)
 
 
 def measure(drafters: Mapping[str, Drafting], config: ChoiceConfig) -> dict[str, list[dict[str, Part]]]:
@@ -180,7 +191,7 @@ def steps(
         if isinstance(event, StepTrace):
             taken += 1
             emitted += event.emitted
-            cost += 1 + drafting.level * len(request.draft_pass_tokens) + GUESS * event.tree.drafted
+            cost += 1 + drafting.level * len(request.draft_pass_tokens) + drafting.guess * event.tree.drafted
         if taken == most:
             break
     return Part(tuple(emitted), cost, ended)
