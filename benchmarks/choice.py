@@ -11,7 +11,7 @@ With ``--run DIRECTORY`` (of ``smol train``) its target and drafts answer. Price
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +20,11 @@ from tqdm.auto import tqdm
 from benchmarks.distance import KINDS, asked
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import DifferError, cells, draw_rates, interval, write_rates
-from benchmarks.shared.prices import GUESS, LEVEL
-from specllava.bench.raw_passes import pass_medians
+from benchmarks.shared.prices import GUESS, LEVEL, Price, time_passes
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, Prefill, StepTrace
 from specllava.decoding import stream
 from specllava.findings.bootstrap import pooled_rate, pooled_ratio
-from specllava.findings.replays import GUESSES
 from specllava.lane import Lane
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
@@ -56,6 +54,10 @@ class ChoiceConfig:
     repeats: int = 20
     json: Path | None = None
     picture: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.trial < 1:
+            raise ValueError(f"--trial {self.trial}: a drafter is judged by at least one step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +126,11 @@ def load_drafters(config: ChoiceConfig) -> dict[str, Drafting]:
         drafts = [Drafting(pair, "model", LEVEL), Drafting(pair.with_draft(eagle), "model", LEVEL * EAGLE_LEVEL)]
     else:
         pair = Pair.load(run / "target", run / "vlm" / "draft", dtype="float32")
-        drafts = [priced(one, config.repeats) for one in (pair, pair.with_draft(run / "eagle" / "draft"))]
+        pairs = (pair, pair.with_draft(run / "eagle" / "draft"))
+        target, *passes = time_passes([pair.target, *(one.draft for one in pairs if one.draft)], config.repeats)
+        prices = [Price.measured(target, own) for own in passes]
+        drafts = [Drafting(one, "model", *astuple(price)) for one, price in zip(pairs, prices, strict=True)]
     return dict(zip(FIXED, (*drafts, Drafting(pair, "prompt-lookup", 0.0, drafts[0].guess)), strict=True))
-
-
-def priced(pair: Pair, repeats: int) -> Drafting:
-    """Measure what a level of a draft and one more guess cost on this machine."""
-    passes = pass_medians(pair, {"target": (1, GUESSES + 1), "draft": (1,)}, repeats)
-    one, many = passes["target"].values()
-    return Drafting(pair, "model", passes["draft"][1] / one, (many / one - 1) / GUESSES)
 
 
 def measure(drafters: Mapping[str, Drafting], config: ChoiceConfig) -> dict[str, list[dict[str, Part]]]:

@@ -20,7 +20,14 @@ from typing import Any, Final
 from transformers import PreTrainedModel
 
 from benchmarks.shared.command import run_command, show, show_table
-from benchmarks.shared.draft_training import UNREAD, DraftShape, load_target, teach_draft, training_accelerator
+from benchmarks.shared.draft_training import (
+    UNREAD,
+    DraftShape,
+    load_target,
+    teach_draft,
+    training_accelerator,
+    with_loop,
+)
 from benchmarks.shared.guessing import (
     Guessing,
     GuessingConfig,
@@ -33,14 +40,13 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from specllava.core.growth.cost_model import Costs
+from benchmarks.shared.prices import Price, Seconds, time_passes
 from specllava.distill.config import LoopConfig
 from specllava.distill.run import distil_files
 from specllava.findings.bootstrap import pooled_rate
-from specllava.findings.replays import GUESSES, straight_costs
+from specllava.findings.replays import straight_costs
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
-from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 from specllava.smol.draft_vlm import DraftVlmRecipe, fresh_draft
 from specllava.smol.drafts import DraftsRecipe, draft_job
 from specllava.toyworld.corpus import TALKING
@@ -54,7 +60,6 @@ WIDTHS_SMOL: Final = {"3.4 M": 64, "7.1 M": 128, "11.4 M": 192, "16.0 M": 256}
 SHIPPED: Final = "shipped"  # of 1.2 M
 PANEL: Final = 360  # pixels of a panel, for its names
 USUAL_WIDTH: Final = 256  # of the toy's shipped draft, for which a learning rate is given
-WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 NAMES: Final = ("tau", "acceptance", "kl", "agreement", "entropy")
 SPEEDS: Final = ("clock", "here", "typed", "by_layers", "by_weights")
 
@@ -65,7 +70,7 @@ class GpuCosts:
 
     Args:
         one, many: of a target pass over one token, and of one that verifies 20 guesses.
-        levels: of a pass of each draft, the smallest first, the shipped one last; by default 4.2 / 32 a layer.
+        layer: of each layer in a pass of a draft; by default 4.2 / 32.
 
     Raises:
         ValueError: a cost that is not above 0, or a wider pass that costs less.
@@ -73,12 +78,12 @@ class GpuCosts:
 
     one: float = 4.2
     many: float = 4.4
-    levels: tuple[float, float, float, float, float] = (0.13, 0.13, 0.26, 0.39, 0.13)
+    layer: float = 0.13
 
     def __post_init__(self) -> None:
-        if not (0 < self.one <= self.many and min(self.levels) > 0):
+        if not (0 < self.one <= self.many and self.layer > 0):
             raise ValueError(
-                f"--gpu.one {self.one}, --gpu.many {self.many}, --gpu.levels {self.levels}: give milliseconds above 0,"
+                f"--gpu.one {self.one}, --gpu.many {self.many}, --gpu.layer {self.layer}: give milliseconds above 0,"
                 " and no fewer for many tokens than for one"
             )
 
@@ -104,6 +109,10 @@ class SizesConfig(GuessingConfig):
     repeats: int = 40
     gpu: GpuCosts = field(default_factory=GpuCosts)
 
+    def __post_init__(self) -> None:
+        if (self.run is not None) != (self.preset == "smol"):
+            raise ValueError("--run and --preset smol go together: one names the target, the other its questions")
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -111,19 +120,6 @@ class Timed:
 
     drafted: float
     alone: float
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What passes cost, in target passes over one token: one of the draft, and one more guess."""
-
-    level: float
-    guess: float
-
-    @classmethod
-    def of(cls, costs: Costs) -> Price:
-        one = costs.verify_seconds(0)
-        return cls(costs.level_seconds(1) / one, (costs.verify_seconds(GUESSES) / one - 1) / GUESSES)
 
 
 def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
@@ -141,27 +137,25 @@ def train(config: SizesConfig, pair: Pair) -> dict[str, Pair]:
     return {**found, SHIPPED: pair}
 
 
-def train_smol(config: SizesConfig, pair: Pair, run: Path) -> dict[str, Pair]:
-    """Train the drafts for the pair smol that are missing; return the target with each."""
-    found, recipe = {}, DraftsRecipe()
+def train_smol(config: SizesConfig, run: Path) -> dict[str, Pair]:
+    """Train the drafts for a run's target that are missing; return it with each."""
+    pairs, recipe, pair = {}, DraftsRecipe(), Pair.load(run / "target", name="smol", dtype="float32")
     for name, hidden in WIDTHS_SMOL.items():
         place, rate = config.work / f"smol-{hidden}", config.training.learning_rate * USUAL_WIDTH / hidden
-        training = replace(
-            recipe.trainings["vlm"], steps=config.training.steps, batch=config.batch, learning_rate=rate,
-            warmup=config.training.warmup, seed=config.training.seed, validate_every=0, validation_prompts=4,
-        )  # fmt: skip
+        loop = replace(config.training, learning_rate=rate)
+        training = with_loop(recipe.trainings["vlm"], loop, config.batch)
         begin = config.work / f"smol-{hidden}-fresh"
         fresh_draft(run / "target", begin, replace(config.fresh, hidden=hidden), training.precision)
-        distil_files(draft_job(run, run / "target", place, begin, training, config.decoding), show)
-        found[name] = pair.with_draft(place / "last")
-    return found
+        distil_files(draft_job(run, run / "target", place, begin, training, recipe.validation), show)
+        pairs[name] = pair.with_draft(place / "last")
+    return pairs
 
 
 def main(config: SizesConfig) -> None:
     """Train what is missing, measure every size, and draw."""
-    pair = config.load_pair()
-    pairs = train(config, pair) if config.run is None else train_smol(config, pair, config.run)
-    passes = time_passes(pairs, config.repeats)
+    pairs = train(config, config.load_pair()) if config.run is None else train_smol(config, config.run)
+    target = next(iter(pairs.values())).target
+    passes = time_passes([target, *(one.draft for one in pairs.values() if one.draft is not None)], config.repeats)
     answers, seconds = measure(pairs, config)
     found = rows_of(pairs, passes, answers, seconds, config.gpu)
     heads = ("draft", "KL, nats", "agreement", "τ", "a level, target passes", "speed by the clock", "counted here",
@@ -172,17 +166,11 @@ def main(config: SizesConfig) -> None:
         for name, row in found.items()
     ]  # fmt: skip
     show_table(heads, lines)
+    pair = next(iter(pairs.values()))
     write_rates(config.json, pair, config, found)
     names = ("kl", "tau", "level", "clock", "typed")
     series = {f"{pair.name} pair": list(found.values())}
     draw_rates(config.picture, series, names, list(found), "weights of the draft", joined=False, width=PANEL)
-
-
-def time_passes(pairs: Mapping[str, Pair], repeats: int) -> list[dict[int, list[float]]]:
-    """Time passes of the target and then of every draft, in turn; by their number of tokens."""
-    target = next(iter(pairs.values())).target
-    models = [target, *(pair.draft for pair in pairs.values() if pair.draft is not None)]
-    return pass_seconds([engine_of(model, CONTEXT + max(WIDTHS)) for model in models], WIDTHS, repeats)
 
 
 def measure(pairs: Mapping[str, Pair], config: SizesConfig) -> tuple[dict[str, list[Guessing]], dict[str, list[Timed]]]:
@@ -201,7 +189,7 @@ def measure(pairs: Mapping[str, Pair], config: SizesConfig) -> tuple[dict[str, l
 
 def rows_of(
     pairs: Mapping[str, Pair],
-    passes: Sequence[Mapping[int, Sequence[float]]],
+    passes: Sequence[Seconds],
     answers: Mapping[str, Sequence[Guessing]],
     seconds: Mapping[str, Sequence[Timed]],
     gpu: GpuCosts,
@@ -212,8 +200,7 @@ def rows_of(
     for number, (name, pair) in enumerate(pairs.items()):
         assert pair.draft is not None
         level = pooled_rate(list(zip(drafts[number][1], target[1], strict=True)))
-        more = pooled_rate(list(zip(target[GUESSES + 1], target[1], strict=True))).value - 1
-        prices = {"here": Price(level.value, more / GUESSES)} | stated(pair.draft, pair.target, gpu, number)
+        prices = {"here": Price.measured(target, drafts[number])} | stated(pair.draft, pair.target, gpu)
         clock = pooled_rate([(one.alone, one.drafted) for one in seconds[name]])
         found[name] = {
             "weights": weights(pair.draft),
@@ -224,15 +211,15 @@ def rows_of(
     return found
 
 
-def stated(draft: PreTrainedModel, target: PreTrainedModel, gpu: GpuCosts, number: int) -> dict[str, Price]:
-    """Return prices of draft ``number`` that no clock measured: typed ones, and by layers or weights over the target's.
+def stated(draft: PreTrainedModel, target: PreTrainedModel, gpu: GpuCosts) -> dict[str, Price]:
+    """Return prices of a draft that no clock measured: typed ones, and by layers or weights over the target's.
 
     By layers is where launching kernels takes the time, by weights where reading them from memory does; one more guess
     then costs nothing.
     """
     layers, of_target = (model.config.get_text_config().num_hidden_layers for model in (draft, target))
     return {
-        "typed": Price.of(straight_costs(gpu.one, gpu.many, gpu.levels[number])),
+        "typed": Price.of(straight_costs(gpu.one, gpu.many, gpu.layer * layers)),
         "by_layers": Price(layers / of_target, 0.0),
         "by_weights": Price(weights(draft) / weights(target), 0.0),
     }

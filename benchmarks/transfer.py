@@ -6,7 +6,7 @@ Each target gives its own answers. The draft VLM and EagleVLM guess as they ship
 some steps of distillation on the target. Targets and drafts in ``--work`` are not trained again.
 
 With ``--run DIRECTORY`` (of ``smol train``) the same for its target and drafts. ``--other`` is another such run, with
-another seed: its target is one more.
+another seed: its target is one more. The draft VLM is then taught on the first target's answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transformers import LlavaProcessor
 
 from benchmarks.quantised import SCHEMES, quantised
 from benchmarks.shared.command import run_command, show, show_table
-from benchmarks.shared.draft_training import UNREAD, load_target, teach_draft, training_accelerator
+from benchmarks.shared.draft_training import UNREAD, load_target, teach_draft, training_accelerator, with_loop
 from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
 from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
@@ -79,6 +79,10 @@ class TransferConfig:
     other: Path | None = None
     json: Path | None = None
     picture: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.other is not None and self.run is None:
+            raise ValueError(f"--other {self.other} is compared with a run: give --run as well")
 
 
 def reworded(talk: Questioner, scene: Scene, rng: Random) -> tuple[QuestionAnswer, ...]:
@@ -151,15 +155,13 @@ def smol_targets(config: TransferConfig, run: Path) -> dict[str, Path]:
 
 def smol_drafts(config: TransferConfig, run: Path, name: str, target: Path) -> dict[str, Pair]:
     """Return a target with every draft of a run, and teach the draft VLM that is missing."""
-    place, vlm = config.work / f"smol-draft-{name.replace(' ', '-')}", run / "vlm" / "draft"
-    loop = config.taught
-    training = replace(
-        DraftsRecipe().trainings["vlm"], steps=loop.steps, learning_rate=loop.learning_rate, warmup=loop.warmup,
-        validate_every=0, validation_prompts=4, seed=loop.seed, precision=training_accelerator().mixed_precision,
-    )  # fmt: skip
-    distil_files(replace(draft_job(run, target, place, vlm, training, config.decoding), device="cpu"), show)
+    directory, vlm = config.work / f"smol-draft-{name.replace(' ', '-')}", run / "vlm" / "draft"
+    recipe = DraftsRecipe()
+    precision = training_accelerator().mixed_precision
+    training = replace(with_loop(recipe.trainings["vlm"], config.taught, config.batch), precision=precision)
+    distil_files(replace(draft_job(run, target, directory, vlm, training, recipe.validation), device="cpu"), show)
     pair = Pair.load(target, vlm, name=name, dtype="float32")
-    return {VLM: pair, EAGLE: pair.with_draft(run / "eagle" / "draft"), TAUGHT: pair.with_draft(place / "last")}
+    return {VLM: pair, EAGLE: pair.with_draft(run / "eagle" / "draft"), TAUGHT: pair.with_draft(directory / "last")}
 
 
 def targets(config: TransferConfig, pair: Pair) -> dict[str, Pair]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.distill.config import LoopConfig
+from specllava.distill.config import DistillConfig, LoopConfig
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava, save
@@ -47,6 +47,13 @@ def training_accelerator() -> Accelerator:
 def load_target(directory: Path | str) -> LlavaForConditionalGeneration:
     """Load a target in float32; parts of it may then learn."""
     return LlavaForConditionalGeneration.from_pretrained(directory, dtype=torch.float32)
+
+
+def with_loop(training: DistillConfig, loop: LoopConfig, batch: int) -> DistillConfig:
+    """Return the options of a distillation as long as another training, and without validations between."""
+    shared = {one.name for one in fields(LoopConfig)} & DistillConfig.__dataclass_fields__.keys()
+    values = {name: getattr(loop, name) for name in shared}
+    return replace(training, **values, batch=batch, validation_prompts=4)
 
 
 def packed_draft_losses(
