@@ -113,8 +113,8 @@ def main(config: ChoiceConfig) -> None:
     show_table(("questions", "best fixed", *names, *chosen), lines, title)
     pair = drafters[FIXED[0]].pair
     write_rates(config.json, pair, config, {"kinds": found, "cheapest": cheapest(answers), "prices": prices})
-    series = {name: [{"speed": row[name]} for row in found.values()] for name in names if name != LOOKUP}
-    draw_rates(config.picture, series, ("speed",), list(found), "kind of question", joined=False, width=560)
+    series = {name: [{"priced": row[name]} for row in found.values()] for name in names if name != LOOKUP}
+    draw_rates(config.picture, series, ("priced",), list(found), "kind of question", joined=False, width=560)
 
 
 def load_drafters(config: ChoiceConfig) -> dict[str, Drafting]:

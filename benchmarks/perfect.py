@@ -2,8 +2,8 @@
 
     python -m benchmarks.perfect --json benchmarks/results/perfect.json --picture docs/science-perfect.svg
 
-Chains have no floor: each ends at its depth or with the answer. So a perfect draft takes exactly as many passes as the
-answer's length and the depth imply, and any other draft's τ is a share of that.
+Chains have no floor: each ends at its depth or with the answer. So length and depth imply how many passes a perfect
+draft takes. Any other draft's τ is a share of that one's.
 """
 
 from __future__ import annotations

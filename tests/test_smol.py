@@ -141,7 +141,7 @@ def test_adapters_are_merged_and_the_vocabulary_keeps_its_size(folder: Path) -> 
 
 def test_chats_of_words_have_the_tokens_of_the_language_models_own_template() -> None:
     words = smol.tokenizer()
-    processor = smol_processor(words)
+    processor = smol_processor(words, 128, 16)
     for chat in smol.CHATS:
         own = words.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in chat]

@@ -188,4 +188,8 @@ def test_drafts_of_a_run_guess_for_its_target_changed_and_for_that_of_another_ru
 
 def test_a_choice_is_tried_among_the_drafts_of_a_run(options: dict[str, Any]) -> None:
     choice.main(choice.ChoiceConfig(**options, questions=1))
-    assert rows(options)["kinds"][choice.ALL]["best"] in choice.FIXED
+    written = rows(options)
+    every = written["kinds"][choice.ALL]
+    assert every["best"] == max(choice.FIXED, key=lambda name: every[name]["value"])
+    assert every["answers"] == len(choice.KINDS) and min(price["guess"] for price in written["prices"].values()) > -0.5
+    assert written["prices"][choice.LOOKUP]["level"] == 0 < written["prices"]["EagleVLM"]["level"]

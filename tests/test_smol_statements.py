@@ -9,6 +9,7 @@ import pytest
 
 from specllava.smol.statements import contradicts, loose_words, mentions
 from specllava.toyworld.language import caption, describe
+from specllava.toyworld.phrases import NUMBERS
 from specllava.toyworld.questions import FAMILIES
 from specllava.toyworld.scene import COLOURS, KINDS, Scene, Thing, sample_scene
 
@@ -66,6 +67,15 @@ def test_true_sentences_pass(text: str) -> None:
 def test_false_sentences_are_named_by_what_is_false(text: str, why: str | None) -> None:
     found = contradicts(SCENE, text)
     assert (found or "").partition(":")[0] == (why or "")
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_the_number_of_all_objects_is_true_as_a_word_and_as_a_digit(number: int) -> None:
+    scene = sample_scene(number)
+    for count in range(1, len(NUMBERS)):
+        for word in (NUMBERS[count], str(count)):
+            sentence = f"There {'is' if count == 1 else 'are'} {word} object{'' if count == 1 else 's'}."
+            assert (contradicts(scene, sentence) is None) == (count == len(scene.things)), sentence
 
 
 def test_colours_of_what_is_no_object_are_counted_apart() -> None:

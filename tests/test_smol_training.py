@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from specllava.distill.config import LoopConfig, Objective
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
-from specllava.smol.answers import Answer, objection, read_answers, whole_sentences
+from specllava.smol.answers import SCENES, Answer, objection, read_answers, whole_sentences, write_answers
 from specllava.smol.checkpoint import assemble
 from specllava.smol.losses import talking_losses
 from specllava.smol.plain import PlainText, measured_texts
@@ -199,10 +200,32 @@ def test_the_recipe_runs_to_a_checkpoint_that_answers_and_does_nothing_twice(tmp
     written = (tmp_path / "talking.safetensors").stat().st_mtime_ns
     train_target(tmp_path, recipe, print)
     assert (tmp_path / "talking.safetensors").stat().st_mtime_ns == written
+    with pytest.raises(ValueError, match=r"another recipe \(seed 0 there, 1 here\): choose another --output"):
+        train_target(tmp_path, replace(recipe, seed=1), print)
 
 
 def _fields(answer: Answer) -> dict[str, object]:
     return {name: getattr(answer, name) for name in Answer.__slots__}
+
+
+def test_answers_that_a_kill_cut_short_are_made_again(tmp_path: Path) -> None:
+    """At every byte; an answer may hold what other systems take for the end of a line."""
+
+    def answer(numbers: range, batch: int) -> tuple[list[Answer], Counter[str]]:
+        made.append(batch)
+        return [replace(ANSWERS[0], scene=number, answer=f"Ä{chr(0x2028)}{number}\n") for number in numbers], Counter()
+
+    made: list[int] = []
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    write_answers(answer, 2 * SCENES + 1, whole)
+    content = whole.read_bytes()
+    assert made == [0, 1, 2] and [one.scene for one in read_answers(whole)] == list(range(2 * SCENES + 1))
+    for length in range(len(content) - 400, len(content) + 1):
+        cut.write_bytes(content[:length])
+        made.clear()
+        write_answers(answer, 2 * SCENES + 1, cut)
+        assert cut.read_bytes() == content
+        assert made == ([] if length == len(content) else [2])
 
 
 def test_answers_end_with_a_whole_sentence_and_bad_ones_are_dropped_with_the_reason() -> None:

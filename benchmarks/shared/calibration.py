@@ -17,6 +17,8 @@ BINS: Final = 10  # of probability, equally wide
 def error_interval(answers: Sequence[Sequence[Bin]]) -> dict[str, float]:
     """Return the expected calibration error of pooled answers with its 95 % interval of the bootstrap over answers.
 
+    Drawing answers anew adds noise to shares whose distance is taken without its sign, so intervals lean upwards.
+
     Args:
         answers: the bins of each, as ``metrics.reliability`` counts them.
     """

@@ -117,7 +117,8 @@ TITLES: Final = {
     "agreement": "the draft's best guess is right, share", "ece": "calibration error (ECE)",
     "length": "tokens per answer", "level": "a draft pass, in target passes", "clock": "speed here, by the clock",
     "here": "speed here, counted passes", "typed": "speed at a GPU's costs",
-    "ms": "ms per token", "over_float32": "speed-up over the float32 target alone",
+    "ms": "ms per token", "priced": "speed, passes at their prices",
+    "over_float32": "speed-up over the float32 target alone",
 }  # fmt: skip
 
 
@@ -248,7 +249,7 @@ def _points(series: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> dic
 
 
 def _without_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out paths, on which no result depends."""
+    """Leave out paths of this machine; the setting names target and draft."""
     return {
         name: _without_files(value) if isinstance(value, dict) else value
         for name, value in options.items()

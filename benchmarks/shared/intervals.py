@@ -40,7 +40,7 @@ def interval_figure(
     """Draw every panel: a point for each rate, and its 95 % interval.
 
     Args:
-        places: what stands across, from left to right.
+        places: names along the horizontal axis, from left to right.
         joined: whether lines go from place to place, as where these are in an order.
         width: pixels of a panel.
     """

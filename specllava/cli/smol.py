@@ -29,7 +29,7 @@ class TrainSmol:
     """Directory of the run: sight and draft (what ships), target, and a directory for each draft appear in it."""
 
     drafts: tuple[Literal["eagle3", "eagle", "vlm"], ...] = ("eagle3", "eagle", "vlm")
-    """Drafts to distil; the first ships."""
+    """Drafts to distil; eagle3 ships."""
 
     seed: int = 0
     """Of weights and of the order of scenes; another one gives another target."""

@@ -321,7 +321,7 @@ def _set_trainable(weights: Sequence[nn.Parameter], trainable: bool) -> None:
 
 
 def _left_out_in_training(*logs: TrainingLog) -> dict[str, int]:
-    """Count the rows found unusable or too long in training, over all stages."""
+    """Count the rows that are unusable or too long in training, over all stages."""
     names = {name for log in logs for name, count in log.counts.items() if count}
     return {name: sum(log.counts.get(name, 0) for log in logs) for name in sorted(names)}
 

@@ -15,6 +15,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import BatchEncoding, BatchFeature, LlavaForConditionalGeneration, LlavaProcessor, PreTrainedModel
 
+from specllava.core.files import write_whole
 from specllava.smol.questions import Task, free_task
 from specllava.smol.statements import contradicts, mentions
 from specllava.toyworld.draw import draw_scene
@@ -56,20 +57,20 @@ def write_answers(answer: Callable[[range, int], Answered], scenes: int, path: P
     """
     done = 0
     if path.exists():
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8").split("\n")[:-1]  # a line that was cut short has no end
         ends = [number for number, line in enumerate(lines) if line.startswith('{"batch"')]
         done = len(ends)
-        path.write_text("".join(f"{line}\n" for line in lines[: ends[-1] + 1 if ends else 0]))
+        write_whole(path, "".join(f"{line}\n" for line in lines[: ends[-1] + 1 if ends else 0]))
     for batch in tqdm(range(done, -(-scenes // SCENES)), desc=path.stem, mininterval=5.0):
         kept, dropped = answer(range(batch * SCENES, min(scenes, (batch + 1) * SCENES)), batch)
         rows = [asdict(one) for one in kept] + [{"batch": batch, "dropped": dict(dropped)}]
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def read_answers(path: Path) -> list[Answer]:
     """Read the answers of a file."""
-    rows = (json.loads(line) for line in path.read_text().splitlines())
+    rows = (json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1])
     return [Answer(**row) for row in rows if "batch" not in row]
 
 

@@ -41,7 +41,7 @@ CHAT_TEMPLATE: Final = (
 
 
 def smol_processor(
-    tokenizer: PreTrainedTokenizerBase, image_size: int = 128, patch_size: int = 16, context: int = 8192
+    tokenizer: PreTrainedTokenizerBase, image_size: int, patch_size: int, context: int = 8192
 ) -> LlavaProcessor:
     """Build the processor: SmolLM2's tokenizer with an image token, its chat template, square pictures.
 
@@ -112,7 +112,7 @@ def llava_config(
         image_token_index=processor.tokenizer.convert_tokens_to_ids(IMAGE_MARKER),
         image_seq_length=(vision["image_size"] // vision["patch_size"]) ** 2,
         projector_hidden_act="gelu",
-        vision_feature_layer=settings.get("vision_feature_layer", -1),
+        vision_feature_layer=-1,
         vision_feature_select_strategy="default",
         tie_word_embeddings=language_model.config.tie_word_embeddings,
     )
@@ -140,6 +140,7 @@ def assemble(language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBas
     processor = smol_processor(tokenizer, vision["image_size"], vision["patch_size"], context)
     model = LlavaForConditionalGeneration(llava_config(language_model, processor, settings)).float()
     model.model.language_model.load_state_dict(language_model.model.state_dict())
+    model.lm_head.load_state_dict(language_model.lm_head.state_dict())
     if wrong := _misfits(model, shipped):
         raise ValueError(f"{sight / WEIGHTS} does not fit: {len(wrong)} weights, such as {wrong[0]}")
     model.load_state_dict({name: one for name, one in shipped.items() if not name.endswith((A, B))}, strict=False)

@@ -20,14 +20,13 @@ from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 from specllava.smol.plain import CHARACTERS, measured_texts
 from specllava.smol.questions import free_questions
-from specllava.smol.statements import loose_words, mentions
+from specllava.smol.statements import NUMBER_WORDS, loose_words, mentions
 from specllava.toyworld.draw import draw_scene
 from specllava.toyworld.evaluate import EVALUATION_START
-from specllava.toyworld.phrases import NUMBERS, PLURALS
+from specllava.toyworld.phrases import PLURALS
 from specllava.toyworld.scene import Scene
 
 SIZE: Final = 256  # pixels of a drawn scene
-DIGITS: Final = {str(number): number for number in range(10)} | {word: number for number, word in enumerate(NUMBERS)}
 DOCUMENTS: Final = ASSETS.parent / "docs"  # of a checkout
 WINDOW: Final = 512  # tokens of a text that perplexity is measured on at a time
 
@@ -84,7 +83,8 @@ def count_question(scene: Scene, number: int) -> tuple[str, int]:
 def read_number(text: str) -> int | None:
     """Return the first number of an answer; an indefinite article counts as one."""
     words = text.lower().replace(",", " ").replace(".", " ").split()
-    return next((DIGITS.get(word, 1) for word in words if word in DIGITS or word in ("a", "an", "single")), None)
+    articles = dict.fromkeys(("a", "an", "single"), 1)
+    return next((number for word in words if (number := (NUMBER_WORDS | articles).get(word)) is not None), None)
 
 
 @torch.inference_mode()

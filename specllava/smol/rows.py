@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from specllava.distill.batches import lru_get
+from specllava.distill.batches import lru_get, pad_texts
 from specllava.distill.losses import IGNORE
 from specllava.smol.answers import Answer
 from specllava.smol.plain import PlainText
@@ -70,8 +70,7 @@ class SmolBatches:
         batch = {name: _pad([getattr(row, name) for row in rows], filler) for name, filler in fillers.items()}
         read = [self._encode(own.instruction, own.answer) for scene in numbers for own in self.answers[scene]]
         if read:
-            batch["texts"] = _pad([ids for ids, _ in read], pad)
-            batch["text_labels"] = _pad([labels for _, labels in read], IGNORE)
+            batch["texts"], batch["text_labels"] = pad_texts(read, pad).values()
             batch["plain"] = self.plain(self.first + number)
         batch["pixel_values"] = draw_pixels(self.processor.image_processor, [sample_scene(each) for each in numbers])
         return batch

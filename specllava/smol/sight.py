@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlavaForConditionalGeneration
 
-RANK: Final = 16
 SCALE: Final = 1.0
 ADAPTED: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -35,7 +34,7 @@ class Sight(nn.Module):
         model: its language model, head and tower are frozen here, and call the adapters from then on.
     """
 
-    def __init__(self, model: LlavaForConditionalGeneration, rank: int = RANK) -> None:
+    def __init__(self, model: LlavaForConditionalGeneration, rank: int) -> None:
         super().__init__()
         model.requires_grad_(False)
         self.projector = model.model.multi_modal_projector.float().requires_grad_(True)

@@ -25,7 +25,8 @@ _MENTION: Final = re.compile(
     rf"(?:,? (?:is|was|are|were|that is)? ?(?P<predicate>{_COLOUR})\b(?! (?:{_NOUN})\b))?"
 )
 _NO: Final = frozenset({"no", "not", "any", "without", "cannot", "isn't", "aren't", "neither", "nor"})
-_COUNTS: Final = {word: number for number, word in enumerate(NUMBERS)} | {"2": 2, "3": 3, "4": 4, "both": 2}
+NUMBER_WORDS: Final = {str(number): number for number in range(10)} | {word: n for n, word in enumerate(NUMBERS)}
+_COUNTS: Final = NUMBER_WORDS | {"both": 2}
 _NO_COLUMN: Final = re.compile(r"\b(?:right in front|in the (?:middle|centre) of the (?:night|day))\b")
 _LOOSE_COLOUR: Final = re.compile(rf"\b(?:{_COLOUR})\b(?!,? (?:{_NOUN})\b)(?: [a-z]+)?")
 
@@ -42,7 +43,7 @@ class Mention:
     sentence: str
 
     def fits(self, scene: Scene) -> bool:
-        """Check that the scene has such an object, or, where the text denies it, that it has none."""
+        """Check that the scene has such an object; what a text denies is not checked."""
         things = [thing for thing in scene.things if self._matches(thing)]
         if self.negated or self.count == 0:
             return True

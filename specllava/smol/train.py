@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from specllava.core.files import whole_directory
+from specllava.core.files import whole_directory, write_whole
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.models.loading.presets import ASSETS
@@ -40,7 +40,7 @@ from specllava.toyworld.phrases import NUMBERS
 from specllava.toyworld.scene import Scene, sample_any_scene
 
 PATCHES: Final = 8  # in a row and in a column
-EPOCH: Final = 1 << 20  # batches of a seed, more than any run reads
+SEED_STRIDE: Final = 1 << 20  # batches of a seed, more than any run reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SmolRecipe:
     """Sizes, steps and seeds of the pair's target.
 
     Args:
-        seed: of the first weights and of which scenes and questions are read in which order.
+        seed: of the first weights, and of the scenes and questions that ``looking`` and ``talking`` read.
     """
 
     seed: int = 0
@@ -94,12 +94,13 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
         output: directory of the run. ``sight`` is what ships, ``target`` the checkpoint that it makes.
 
     Raises:
-        ValueError: the language model cannot be had; one line.
+        ValueError: the language model cannot be had, or the directory holds a run of another recipe; one line.
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
     if (output / "target").exists():
         tell(f"{output / 'target'} is there already")
         return
+    _claim(output, recipe)
     language = output / "language"
     if not language.exists():
         with TemporaryDirectory() as scratch, whole_directory(language) as beside:
@@ -118,17 +119,28 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
         assemble(model.float(), tokenizer, output / "sight", beside)
 
 
+def _claim(output: Path, recipe: SmolRecipe) -> None:
+    """Write the recipe to the run's directory, or check that the one there is the same."""
+    written, ours = output / "recipe.json", asdict(recipe)
+    theirs = json.loads(written.read_text("utf-8")) if written.exists() else ours
+    names = [name for name in ours if theirs.get(name) != ours[name]]
+    if differ := [f"{name} {theirs.get(name)} there, {ours[name]} here" for name in names]:
+        raise ValueError(f"{output} holds a run of another recipe ({', '.join(differ)}): choose another --output")
+    write_whole(written, json.dumps(ours, indent=1))
+
+
 def untrained(
     language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, seed: int = 0
 ) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
     """Return a LLaVA of the language model and the toy target's tower, with a random projector, in bfloat16."""
     toy = LlavaForConditionalGeneration.from_pretrained(ASSETS / "toy" / "target", dtype=torch.float32)
-    settings = {"vision_config": toy.config.vision_config.to_dict()}
-    processor = smol_processor(tokenizer)
+    vision = toy.config.vision_config
+    processor = smol_processor(tokenizer, vision.image_size, vision.patch_size)
     torch.manual_seed(seed)
-    model = LlavaForConditionalGeneration(llava_config(language_model, processor, settings))
+    model = LlavaForConditionalGeneration(llava_config(language_model, processor, {"vision_config": vision.to_dict()}))
     model.model.vision_tower = toy.model.vision_tower
     model.model.language_model.load_state_dict(language_model.model.state_dict())
+    model.lm_head.load_state_dict(language_model.lm_head.state_dict())
     model.tie_weights()
     for weight in model.parameters():  # not its buffers: rotary frequencies stay exact
         weight.data = weight.data.bfloat16()
@@ -151,7 +163,7 @@ def stages(
     """Return the stages: patches get names, questions of fact are answered, then all questions."""
     naming, named = partial(naming_losses, model=model), NamedPatches(processor, recipe.naming_batch)
     talking = partial(talking_losses, model=model, objective=Objective(recipe.kl_weight))
-    batches = partial(SmolBatches, processor, recipe.batch, first=recipe.seed * EPOCH)
+    batches = partial(SmolBatches, processor, recipe.batch, first=recipe.seed * SEED_STRIDE)
     facts, chats = batches(), batches(answers=answers)
     return (
         Stage("naming", naming, named, recipe.naming),
@@ -166,10 +178,12 @@ def _run(stage: Stage, sight: Sight, output: Path) -> None:
     if done.exists():
         load_model(sight, done)
         return
-    accelerator = Accelerator(mixed_precision="bf16")
+    accelerator = Accelerator(mixed_precision="bf16", cpu=True)
     log = fit(stage.name, sight, stage.losses, stage.batches, stage.loop, output / stage.name, accelerator)
-    (output / f"{stage.name}.json").write_text(json.dumps(log.curve), encoding="utf-8")
-    save_model(sight, str(done))
+    write_whole(output / f"{stage.name}.json", json.dumps(log.curve))
+    beside = done.with_suffix(".writing")
+    save_model(sight, str(beside))
+    beside.replace(done)
 
 
 def export_sight(sight: Sight, model: LlavaForConditionalGeneration, output: Path) -> None:

@@ -113,7 +113,7 @@ def sample_scene(seed: int, split: Split = "train") -> Scene:
 
 
 def sample_any_scene(seed: int) -> Scene:
-    """Sample a scene regardless of the split, for training of the vision tower: that stage reads no text.
+    """Sample a scene regardless of the split, for stages that learn what patches show.
 
     Half of them have an object in every cell, of any colour and kind, for more labels in one picture.
     """

@@ -73,7 +73,7 @@ def write_sight(directory: Path, model: LlamaForCausalLM, words: PreTrainedToken
         "num_attention_heads": 2, "image_size": 128, "patch_size": 16,
     }  # fmt: skip
     settings = {"vision_config": vision, "adapter_scale": 2.0}
-    whole = LlavaForConditionalGeneration(llava_config(model, smol_processor(words), settings))
+    whole = LlavaForConditionalGeneration(llava_config(model, smol_processor(words, 128, 16), settings))
     parts = ("model.vision_tower.", "model.multi_modal_projector.")
     weights = {name: one.contiguous() for name, one in whole.state_dict().items() if name.startswith(parts)}
     for name in ("self_attn.q_proj", "mlp.down_proj") if adapted else ():
