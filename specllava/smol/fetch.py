@@ -37,8 +37,9 @@ def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, tel
     if output.exists():
         if not record.is_file():
             raise ValueError(f"{output} is not of this command: name another --output, or remove it")
-        if given is None and json.loads(record.read_text(encoding="utf-8")).get("shipped") == shipped:
-            tell(f"{output} is there already")
+        earlier = json.loads(record.read_text(encoding="utf-8"))
+        if given is None and earlier.get("shipped") == shipped:
+            tell(f"{output} is there already, of {earlier.get('language_model')}")
             return
     output.parent.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(output.parent).free) < NEEDED:
