@@ -25,7 +25,7 @@ import torch
 from PIL import Image
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.random_pair import SizeName, build, place_for, size_of
+from benchmarks.shared.random_pair import SizeName, build, device_for, size_of
 from specllava.bench.raw_passes import pass_medians
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
@@ -221,7 +221,7 @@ def main(size: SizeName = "7b", json: Path | None = None, device: str = "auto", 
     Raises:
         ValueError: the models do not fit the device.
     """
-    place, dtype = place_for(size_of(size), device)
+    place, dtype = device_for(size_of(size), device)
     pair = build(size, place, dtype)
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_llava import ALONE, DRAFT_ROWS, LANES, TARGET_ROWS, TAUS, Cycle, main
-from benchmarks.shared.random_pair import build, parameters, place_for, size_of
+from benchmarks.shared.random_pair import build, device_for, parameters, size_of
 
 
 def test_the_large_size_has_the_published_models_parameters():
@@ -67,5 +67,5 @@ def test_at_break_even_nothing_is_won():
 def test_a_pair_that_needs_a_gpu_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"needs a GPU with 16\.5 GB and there is none: use --size toy"):
-        place_for(size_of("7b"), "auto")
-    assert place_for(size_of("toy"), "auto") == (torch.device("cpu"), torch.float32)
+        device_for(size_of("7b"), "auto")
+    assert device_for(size_of("toy"), "auto") == (torch.device("cpu"), torch.float32)

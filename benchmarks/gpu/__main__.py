@@ -24,7 +24,7 @@ from benchmarks.gpu.parts import EMULATED, NEEDS, PARTS, Amount, Bench, Part
 from benchmarks.gpu.report import Report, goals, suggested, written
 from benchmarks.gpu_llava import hardware
 from benchmarks.shared.command import run_command, show
-from benchmarks.shared.random_pair import SizeName, build, place_for, size_of
+from benchmarks.shared.random_pair import SizeName, build, device_for, size_of
 from specllava.cli.options import write_json
 from specllava.core.files import write_whole
 
@@ -98,7 +98,7 @@ def main(
         raise ValueError("there is no GPU, and an emulated one decodes the toy pair: leave --size out")
     output.mkdir(parents=True, exist_ok=True)
     with emulated_device() if emulated else nullcontext(), torch.inference_mode():
-        place, dtype = place_for(size_of(size), device)
+        place, dtype = device_for(size_of(size), device)
         pair = build(size, place, torch.float32 if emulated else dtype)
         report: Report = {
             "size": size, "date": time.strftime("%Y-%m-%d"), "emulated": emulated, "setting": asdict(pair.info),

@@ -18,8 +18,7 @@ from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.toyworld.build import special_ids
-from specllava.toyworld.hints import NAMES, naming_loss
-from specllava.toyworld.packed_losses import packed_states
+from specllava.toyworld.packed_losses import packed_states, slot_loss
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.train import bfloat16_is_fast
 
@@ -68,9 +67,7 @@ def packed_draft_losses(
     ours = F.log_softmax(draft.lm_head(predicting).float(), -1)
     answers = F.nll_loss(ours, words)
     kl = F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
-    slots = batch["input_ids"].eq(draft.config.image_token_id)
-    read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["patch_names"][..., :NAMES].flatten(0, 1), scenery)
+    naming = slot_loss(draft, layers[0], batch, scenery)
     loss = (1 - kl_weight) * answers + kl_weight * kl + naming
     return {"loss": loss, "answers": answers, "kl": kl, "naming": naming}
 

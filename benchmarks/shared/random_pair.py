@@ -66,7 +66,7 @@ def _llama(hidden: int, layers: int, heads: int, intermediate: int, vocabulary: 
 
 
 def size_of(name: SizeName) -> Size:
-    """``7b``: llava-hf/llava-1.5-7b-hf with a draft shaped like JackFram/llama-160m, its vocabulary padded to 32064."""
+    """Return the sizes: ``7b`` is llava-hf/llava-1.5-7b-hf, its draft JackFram/llama-160m with 32,064 tokens."""
     if name == "7b":
         tower = CLIPVisionConfig(
             hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, image_size=336,
@@ -80,15 +80,15 @@ def size_of(name: SizeName) -> Size:
 
 
 def parameters(size: Size) -> tuple[int, int]:
-    """How many numbers target and draft hold, counted without making them."""
+    """Count the weights of target and draft without making them."""
     with torch.device("meta"):
         models = LlavaForConditionalGeneration(size.llava(size.target, 0)), DraftLlava(size.llava(size.draft, 0))
     target, draft = (sum(weight.numel() for weight in model.parameters()) for model in models)
     return target, draft
 
 
-def place_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
-    """Where and in which precision: bfloat16 on a GPU, float32 on a CPU.
+def device_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
+    """Choose device and precision: bfloat16 on a GPU, float32 on a CPU.
 
     Args:
         name: ``auto`` takes the GPU if there is one, and a CPU for a small pair only.
@@ -112,7 +112,7 @@ def place_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
 
 @contextmanager
 def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """New modules are made there: 7 billion float32 numbers on the way would need twice the memory."""
+    """Make new modules on a device: 7 billion float32 numbers on the way would need twice the memory."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -123,7 +123,7 @@ def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 
 def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Pair:
-    """A pair with random weights, whose answers have no end."""
+    """Build a pair with random weights, whose answers have no end."""
     processor, target, draft = _models(name, DraftLlava, device, dtype)
     return Pair(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")
 

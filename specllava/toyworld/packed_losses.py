@@ -15,7 +15,7 @@ from specllava.distill.losses import IGNORE, answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.runtime.vision import merge_features
-from specllava.toyworld.hints import naming_loss
+from specllava.toyworld.hints import NAMES, naming_loss
 from specllava.toyworld.packing import packed_mask
 from specllava.toyworld.recipe import ToyRecipe
 
@@ -63,10 +63,15 @@ def draft_losses(
     layers = packed_states(draft, batch, tower_model)
     predicting, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
     answers = F.cross_entropy(draft.lm_head(predicting).float(), words)
-    slots = batch["input_ids"].eq(draft.config.image_token_id)
-    read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
-    naming = naming_loss(draft.lm_head(read), batch["patch_names"].flatten(0, 1), scenery)
+    naming = slot_loss(draft, layers[0], batch, scenery)
     return {"loss": answers + naming, "answers": answers, "naming": naming}
+
+
+def slot_loss(draft: DraftLlava, embeds: Tensor, batch: Batch, scenery: float) -> Tensor:
+    """Return the loss of the words for what slots show, read from ``embeds [batch, length, hidden]``."""
+    slots = batch["input_ids"].eq(draft.config.image_token_id)
+    read = draft.model.language_model.norm(embeds[slots])  # [slots, hidden]
+    return naming_loss(draft.lm_head(read), batch["patch_names"][..., :NAMES].flatten(0, 1), scenery)
 
 
 def packed_states(
