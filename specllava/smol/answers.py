@@ -57,10 +57,10 @@ def write_answers(answer: Callable[[range, int], Answered], scenes: int, path: P
     """
     done = 0
     if path.exists():
-        lines = path.read_text("utf-8").split("\n")[:-1]  # a line that was cut short has no end
-        ends = [number for number, line in enumerate(lines) if line.startswith('{"batch"')]
+        lines = path.read_bytes().split(b"\n")[:-1]  # a line that was cut short has no end
+        ends = [number for number, line in enumerate(lines) if line.startswith(b'{"batch"')]
         done = len(ends)
-        write_whole(path, "".join(f"{line}\n" for line in lines[: ends[-1] + 1 if ends else 0]))
+        write_whole(path, b"".join(line + b"\n" for line in lines[: ends[-1] + 1 if ends else 0]))
     for batch in tqdm(range(done, -(-scenes // SCENES)), desc=path.stem, mininterval=5.0):
         kept, dropped = answer(range(batch * SCENES, min(scenes, (batch + 1) * SCENES)), batch)
         rows = [asdict(one) for one in kept] + [{"batch": batch, "dropped": dict(dropped)}]

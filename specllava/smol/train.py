@@ -97,10 +97,10 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
         ValueError: the language model cannot be had, or the directory holds a run of another recipe; one line.
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
+    _claim(output, recipe)
     if (output / "target").exists():
         tell(f"{output / 'target'} is there already")
         return
-    _claim(output, recipe)
     language = output / "language"
     if not language.exists():
         with TemporaryDirectory() as scratch, whole_directory(language) as beside:
