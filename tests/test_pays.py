@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.amount import sample
 from support.browser import SavedPages, Visit, Visitor, script_page
 from support.visual_traces import synthetic_race
 
@@ -181,7 +182,9 @@ def fill(tab: Visit, **costs: float | str) -> None:
 
 def test_at_its_own_costs_a_run_pays_what_it_took(saved_page: SavedPages) -> None:
     """Costs are pooled, so that the card and the headline cannot tell two stories about one run."""
-    for race in load_recorded(EXAMPLES):
+    races = sample(load_recorded(EXAMPLES), 4)
+    assert {race.speculative.setting.pair for race in races} == {"smol", "toy"}
+    for race in races:
         alone, together = race.target_only, race.speculative
         tab = opened(saved_page, recorded_frames(alone, together))
         reference, candidate = summarise([alone]), summarise([together])
