@@ -19,6 +19,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
 from specllava.core.token_text import join_texts
 from specllava.lane import lane_of
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 from specllava.smol.checkpoint import assemble
@@ -94,10 +95,47 @@ def test_chats_have_the_tokens_of_its_own_template(pair: Pair, plain: LanguageMo
         assert pair.processor.apply_chat_template(chat, add_generation_prompt=True) == own
 
 
-def test_the_draft_that_ships_changes_no_token_and_saves_passes(plain: LanguageModel, tmp_path: Path) -> None:
-    assemble(deepcopy(plain.model), plain.tokenizer, ASSETS / "smol", tmp_path / "target")
-    pair = Pair.load(tmp_path / "target", ASSETS / "smol" / "draft", device="cpu", dtype="float32")
-    question = "Tell me a story."
+@pytest.fixture(scope="module")
+def shipped(plain: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The pair as fetched, with adapters and draft."""
+    target = tmp_path_factory.mktemp("shipped") / "target"
+    assemble(deepcopy(plain.model), plain.tokenizer, ASSETS / "smol", target)
+    return Pair.load(target, ASSETS / "smol" / "draft", device="cpu", dtype="float32")
+
+
+def write_wider_draft(size: int, directory: Path) -> Path:
+    """Write the shipped draft with a draft vocabulary of ``size`` tokens: zeros score the new ones."""
+    shipped = FeatureDraft.from_pretrained(ASSETS / "smol" / "draft", dtype=torch.float32)
+    own = shipped.d2t + torch.arange(len(shipped.d2t))
+    others = torch.ones(shipped.config.vocab_size, dtype=torch.bool).index_fill(0, own, False).nonzero().flatten()
+    torch.manual_seed(size)
+    chosen, order = torch.cat([own, others[torch.randperm(len(others))[: size - len(own)]]]).sort()
+    weights = shipped.state_dict()
+    head = torch.cat([weights["lm_head.weight"], torch.zeros(size - len(own), shipped.config.hidden_size)])
+    settings = {**shipped.config.to_dict(), "draft_vocab_size": size}
+    wider = FeatureDraft(FeatureDraftConfig.from_dict(settings))
+    wider.load_state_dict(weights | {"lm_head.weight": head[order], "d2t": chosen - torch.arange(size)})
+    wider.save_pretrained(directory)
+    return directory
+
+
+def test_answers_of_500_tokens_are_those_of_generate_with_draft_vocabularies_of_any_size(
+    shipped: Pair, tmp_path: Path
+) -> None:
+    tokens, question = 500 if ALL else 32, "List 100 animals, one in each line."
+    text = shipped.processor.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
+    read = shipped.processor.tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    made = shipped.target.generate(**read, max_new_tokens=tokens, do_sample=False)[0, read["input_ids"].shape[1] :]
+    assert len(made) == tokens
+    for size in (8_000, 32_000):
+        pair = shipped.with_draft(write_wider_draft(size, tmp_path / str(size)))
+        assert pair.draft.lm_head.out_features == size
+        trace = pair.run(lane_of(DecodingConfig(max_new_tokens=tokens), pair.prompt(None, question)))
+        assert trace.token_ids == tuple(made.tolist()) and summarise([trace]).tau > 1.5
+
+
+def test_the_draft_that_ships_changes_no_token_and_saves_passes(shipped: Pair) -> None:
+    pair, question = shipped, "Tell me a story."
     prompt = pair.prompt(PICTURE, question)
     assert prompt.input_ids.flatten().tolist().count(16) == 64
     trace = pair.run(lane_of(DecodingConfig(max_new_tokens=48), prompt))
