@@ -36,6 +36,7 @@ export function createCharts(root, plotlyReady) {
     panel.setAttribute("aria-labelledby", `question-${number}`);
     panel.querySelector(".answer").textContent = shown[number].answer;
     if (details.open) fillTable();
+    placePlots(plots, shown[number].figures); // at once, so that nothing below moves when they are drawn
     const plotly = await plotlyReady();
     (window.requestIdleCallback ?? setTimeout)(() => draw(plotly)); // the tree comes first: it is what one sees
   }
@@ -61,11 +62,13 @@ export function createCharts(root, plotlyReady) {
 
 // Figures side by side in `plots`; elements stay from call to call, so that nothing flickers.
 export function drawPlots(plotly, plots, figures) {
+  placePlots(plots, figures);
+  figures.forEach(({ data, layout }, place) => plotly.react(plots.children[place], data, layout, { responsive: true, displayModeBar: false }));
+}
+
+function placePlots(plots, figures) {
   while (plots.children.length < figures.length) plots.append(Object.assign(document.createElement("div"), { className: "chart" }));
-  [...plots.children].forEach((plot, place) => {
-    plot.hidden = place >= figures.length;
-    if (!plot.hidden) plotly.react(plot, figures[place].data, figures[place].layout, { responsive: true, displayModeBar: false });
-  });
+  [...plots.children].forEach((plot, place) => { plot.hidden = place >= figures.length; });
 }
 
 export function tableOf(columns, rows) {
