@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints, families, family_kinds, models
+from support.amount import ALL, sample
 from support.family_configs import Layout
 from support.family_kinds import FAMILIES, WORDS, FamilyName
 from support.family_proofs import (
@@ -99,7 +100,7 @@ def pairs(made: Made):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
     """None, one and three pictures of odd sizes, one and two turns."""
-    check_generate(pairs(family, None, dtype), range(10) if dtype == "float64" else (2, 3, 9))
+    check_generate(pairs(family, None, dtype), sample(range(10), 5) if dtype == "float64" else (2, 3, 9))
 
 
 def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyName):
@@ -110,8 +111,8 @@ def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyN
 def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
     """Nothing was written against it; the draft's tower, rows and layers are not its own either."""
     pair = pairs(f"{family} other", "near", "float64")
-    check_generate(pair, range(13, 17))
-    for number in range(13, 17):
+    check_generate(pair, numbers := sample(range(13, 17), 3))
+    for number in numbers:
         prompt = pair.prompt(None, checkpoints.messages(number))
         plain = said(pair, prompt, ALONE)[0]
         assert said(pair, prompt, FAST)[0] == said(pair, prompt, replace(FAST, drafter="prompt-lookup"))[0] == plain
@@ -120,7 +121,7 @@ def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeName):
     """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
-    numbers = range(5) if dtype == "float64" else (1, 2)
+    numbers = (1, 2) if dtype == "float32" else range(5) if ALL else (0, 2, 3)
     saved = check_speculation(lambda number: pairs(family, tuple(DRAFTS)[number % 3 == 2], dtype), numbers)
     assert saved > 0 or dtype == "float32"
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 from support.browser import FINISHED, VIEWPORT, Visit, new_page
-from support.served_page import answer_of, free_port
+from support.served_page import answer_of, free_port, main
 
-HERE = Path(__file__).resolve().parent
 SAID = "document.querySelector('.chip').textContent.includes('{}')"
 DEAD = "document.querySelector('.actions').inert && document.querySelector('#question').inert"
 TOAST = "document.querySelector('.toast-wrap button') !== null"
@@ -22,7 +19,7 @@ TOAST = "document.querySelector('.toast-wrap button') !== null"
 # itself, which takes ten seconds: the page has to close it.
 HASTE = """const wait = setTimeout;
 window.setTimeout = (act, ms, ...rest) => wait(act, act.name === "look" ? ms / 10 : ms < 10_000 ? ms : 1e9, ...rest);"""
-Start = Callable[[], "subprocess.Popen[bytes]"]
+Start = Callable[[], BaseProcess]
 
 
 @pytest.fixture(scope="module")
@@ -32,24 +29,26 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def start(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start a page in a process of its own, always at the same address, where none is up."""
-    started: list[subprocess.Popen[bytes]] = []
-    command = [sys.executable, "-m", "support.served_page", str(port), str(tmp_path_factory.mktemp("recorded"))]
-    places = os.pathsep.join([str(HERE), str(HERE.parent)])
+    """Start a page in a process of its own, always at the same address, where none is up. Each is forked from one
+    that has imported it.
+    """
+    started: list[BaseProcess] = []
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["support.visual_traces", "visual.page.layout", "visual.page.serving"])
+    recorded = str(tmp_path_factory.mktemp("recorded"))
 
-    def serve() -> subprocess.Popen[bytes]:
-        if started and started[-1].poll() is None:
+    def serve() -> BaseProcess:
+        if started and started[-1].is_alive():
             return started[-1]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": places}, **quiet)
+        process = forking.Process(target=main, args=(str(port), recorded))
+        process.start()
         started.append(process)
         answer_of(f"http://127.0.0.1:{port}/", process)
         return process
 
     yield serve
     for process in started:
-        process.kill()
-        process.wait()
+        killed(process)
 
 
 @pytest.fixture
@@ -68,9 +67,9 @@ def visited(tab: Visit, port: int) -> None:
     tab.wait("document.querySelector('.chip').dataset.state === 'ready'")
 
 
-def killed(process: subprocess.Popen[bytes]) -> None:
+def killed(process: BaseProcess) -> None:
     process.kill()
-    process.wait()
+    process.join()
 
 
 def test_a_page_says_that_its_server_is_gone_and_that_a_new_one_needs_a_reload(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answer_of(address: str, process: subprocess.Popen[Any], seconds: float = 120) -> bytes:
+def answer_of(address: str, process: subprocess.Popen[Any] | BaseProcess, seconds: float = 120) -> bytes:
     """Return what an address answers, once the process serves it."""
     deadline = time.monotonic() + seconds
     while True:
@@ -29,7 +30,8 @@ def answer_of(address: str, process: subprocess.Popen[Any], seconds: float = 120
             with urllib.request.urlopen(address, timeout=5) as answer:
                 return bytes(answer.read())
         except OSError:
-            assert process.poll() is None and time.monotonic() < deadline, f"nothing is served at {address}"
+            alive = process.is_alive() if isinstance(process, BaseProcess) else process.poll() is None
+            assert alive and time.monotonic() < deadline, f"nothing is served at {address}"
             time.sleep(0.2)
 
 
