@@ -1,4 +1,4 @@
-"""One draft for several targets: the toy target, quantised to int4, and fine-tuned on other words.
+"""One draft for several targets: the toy target, quantised to int4, fine-tuned on other words, and of another seed.
 
     python -m benchmarks.transfer --json benchmarks/results/transfer.json --picture docs/science-transfer.svg
 
@@ -44,6 +44,7 @@ from specllava.toyworld.packed_losses import target_losses
 from specllava.toyworld.packing import PackedBatches, Questioner
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import Scene
+from specllava.toyworld.train import PROCESSOR, TARGET, TOWER, train
 
 SHIPPED, QUANTISED, WORDED, SEED = "shipped", "int4", "other words", "another seed"
 VLM, EAGLE, TAUGHT = "draft VLM", "EagleVLM", "draft VLM, taught"
@@ -63,6 +64,8 @@ class TransferConfig:
 
     Args:
         work: directory of the trained targets and drafts.
+        seed: of the first weights and the scenes of one more toy target.
+        seeded: its training on conversations; by default three eighths of the steps of the shipped target's.
         worded: fine-tuning of the target on other words.
         taught: distillation of the shipped draft on each target.
         batch: rows of a step, each a picture with several conversations.
@@ -70,6 +73,8 @@ class TransferConfig:
     """
 
     work: Path = Path("runs/transfer")
+    seed: int = 1
+    seeded: LoopConfig = field(default_factory=lambda: replace(ToyRecipe().target, steps=1_200))
     worded: LoopConfig = field(default_factory=lambda: LoopConfig(500, 2e-4, 20, checkpoint_every=50, seed=41))
     taught: LoopConfig = field(default_factory=lambda: LoopConfig(80, 5e-4, 10, checkpoint_every=50, seed=43))
     batch: int = 2
@@ -122,6 +127,19 @@ def worded_target(config: TransferConfig, pair: Pair) -> Path:
     return directory
 
 
+def seeded_target(config: TransferConfig, pair: Pair) -> Path:
+    """Train a target of another seed with the shipped tokenizer and tower, unless that is done; return its directory.
+
+    Drafts read the tower, so a target with another tower would blind them.
+    """
+    directory = config.work / f"seed-{config.seed}"
+    if not (directory / TOWER).exists():
+        pair.processor.save_pretrained(directory / PROCESSOR)
+        load_target(presets()["toy"].target).model.vision_tower.save_pretrained(directory / TOWER)
+    train(directory, ToyRecipe(seed=config.seed, target=config.seeded), last=TARGET)
+    return directory / TARGET
+
+
 class OtherWords(SmolBatches):
     """Rows of the pair smol about facts, whose answers have other words for the same."""
 
@@ -168,9 +186,12 @@ def targets(config: TransferConfig, pair: Pair) -> dict[str, Pair]:
     """Return the shipped draft with every target."""
     scheme = SCHEMES[QUANTISED]
     assert scheme is not None
-    worded = Pair.load(worded_target(config, pair), presets()["toy"].draft, name=WORDED, dtype="float32")
     quantised_pair = replace(pair, target=quantised(pair.target, scheme), costs=None)
-    return {SHIPPED: pair, QUANTISED: quantised_pair, WORDED: worded}
+    trained = {WORDED: worded_target(config, pair), SEED: seeded_target(config, pair)}
+    loaded = {
+        name: Pair.load(target, presets()["toy"].draft, name=name, dtype="float32") for name, target in trained.items()
+    }
+    return {SHIPPED: pair, QUANTISED: quantised_pair, **loaded}
 
 
 def drafts(config: TransferConfig, name: str, pair: Pair) -> dict[str, Pair]:

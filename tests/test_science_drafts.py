@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +21,9 @@ from benchmarks.shared.draft_training import DraftShape
 from benchmarks.shared.guessing import DifferError, Guessing, guess
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig
+from specllava.toyworld import train
 from specllava.toyworld.corpus import TALKING, content_ids
+from specllava.toyworld.packing import PackedBatches
 from specllava.toyworld.recipe import ToyRecipe
 from specllava.toyworld.scene import sample_scene
 
@@ -111,6 +115,31 @@ def test_other_words_replace_words_and_keep_those_that_the_picture_gives(pair):
                 assert not any(re.search(rf"\b{word}\b", new.answer) for word in transfer.WORDS)
                 replaced += old.answer != new.answer
     assert replaced > 100
+
+
+def test_a_target_of_another_seed_sees_through_the_shipped_tower_and_ends_the_recipe(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "bfloat16_is_fast", lambda: False)
+    loop = LoopConfig(1, 1e-3, warmup=1)
+    small = partial(
+        ToyRecipe, align=loop, align_batch=1, target_batch=1, aligned_layers=1, gathering_layers=1, target_layers=2,
+        target_hidden=64,
+    )  # fmt: skip
+    monkeypatch.setattr(transfer, "ToyRecipe", small)
+    read = Mock(side_effect=PackedBatches)
+    monkeypatch.setattr(train, "PackedBatches", read)
+    configs = [transfer.TransferConfig(work=tmp_path, seed=seed, seeded=loop) for seed in (1, 2)]
+    targets = [draft_training.load_target(transfer.seeded_target(config, pair)) for config in configs]
+    firsts = [call.args[-1] for call in read.call_args_list]
+    assert firsts == [seed * train.SEED_STRIDE + first for seed in (1, 2) for first in (0, train.TALKING_START)]
+    ours = pair.target.model.vision_tower.state_dict()
+    for target in targets:
+        assert all(torch.equal(ours[name], one) for name, one in target.model.vision_tower.state_dict().items())
+    one, other = (target.model.language_model.layers[0].mlp.up_proj.weight for target in targets)
+    assert (one - other).abs().max() > 0.01
+    stages = [json.loads(line)["stage"] for line in (tmp_path / "seed-1" / "log.jsonl").read_text().splitlines()]
+    assert stages == ["aligned target", "target"]
+    monkeypatch.setattr(train, "fit", lambda *_: pytest.fail("a target that is there learnt again"))
+    assert transfer.seeded_target(configs[0], pair).exists()
 
 
 def test_a_choice_goes_on_where_its_first_steps_ended_and_changes_no_answer(pair):

@@ -37,6 +37,7 @@ from specllava.toyworld.vision import SceneBatches, ToyVisionTower, tower_accura
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
+SEED_STRIDE = 100_000_000  # sample numbers of a seed; everything else that is read or measured has lower ones
 # Directories of the parts below the output directory; a stage whose part exists is done.
 PROCESSOR, TOWER, ALIGNED, EAGLE_SHORT = "work/processor", "work/tower", "work/aligned", "work/eagle-short"
 TARGET, DRAFT_BEFORE, DRAFT, EAGLE, EAGLE_COMPRESSED = "target", "draft-before", "draft", "eagle", "eagle-compressed"
@@ -56,6 +57,7 @@ class _Run:
         return self.root / "work" / "checkpoints" / stage.replace(" ", "-")
 
     def packed(self, batch: int, talks: Sequence[Questioner], first: int = 0) -> PackedBatches:
+        first += self.recipe.seed * SEED_STRIDE
         return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
 
     def llava(self, layers: int, hidden: int, tied: bool = False) -> LlavaConfig:
@@ -67,7 +69,9 @@ class _Run:
         return target.to(self.accelerator.device).eval()
 
 
-def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None = None) -> None:
+def train(
+    output: Path, recipe: ToyRecipe | None = None, compiled: bool | None = None, last: str = EAGLE_COMPRESSED
+) -> None:
     """Run every stage that is not done yet.
 
     Args:
@@ -75,6 +79,7 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
             in it.
         compiled: compile the tower and what distils (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
+        last: part after which to stop.
     """
     recipe = recipe or ToyRecipe()
     accelerator = Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no")
@@ -99,6 +104,8 @@ def train(output: Path, recipe: ToyRecipe | None = None, compiled: bool | None =
             seconds = _timed(partial(stage, run, output / part))
             shutil.rmtree(run.checkpoints(name), ignore_errors=True)  # the part is saved
             _log(output, name, seconds)
+        if part == last:
+            return
 
 
 def bfloat16_is_fast() -> bool:
@@ -124,7 +131,7 @@ def _train_tower(run: _Run, part: Path) -> None:
 
 def _align(run: _Run, part: Path) -> None:
     """Train the first layers of a target on bare lists of objects and positions, with the tower frozen."""
-    set_seed(run.recipe.align.seed)
+    set_seed(run.recipe.align.seed + run.recipe.seed * SEED_STRIDE)
     config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden, tied=True)
     target = LlavaForConditionalGeneration(config)
     target.model.vision_tower = CLIPVisionModel.from_pretrained(run.root / TOWER)
