@@ -182,7 +182,7 @@ def _hard_words(trace: DecodeTrace) -> Chart:
 
 def _hardest(hardest: Sequence[tuple[JudgedNode, str, int]]) -> go.Figure:
     """Draw a bar per token, the hardest on top: rows are numbers, since a word may occur twice."""
-    figure = panel("the draft's entropy before the token, nats", None)
+    figure = panel("the draft's entropy before it, nats", None)
     rows = list(range(len(hardest), 0, -1))
     for outcome, (name, colour, pattern) in OUTCOMES.items():
         chosen = [(row, judged) for row, (judged, _, _) in zip(rows, hardest, strict=True) if judged.outcome == outcome]
