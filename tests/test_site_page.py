@@ -367,13 +367,8 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@cache
-def counting() -> list[str]:
-    return frames_of((ASSETS / "examples" / "3-count.json").read_text())
-
-
 def broken(change: Callable[[Frames], None]) -> str:
-    frames = [json.loads(frame) for frame in counting()]
+    frames = [json.loads(frame) for frame in frames_of((ASSETS / "examples" / "3-count.json").read_text())]
     frames[-2]["picture"] = unpacked(frames[-2]["picture"])
     change(frames)
     frames[-2]["picture"] = packed(frames[-2]["picture"])
