@@ -260,11 +260,13 @@ SHIFTS = """() => {
 @pytest.mark.parametrize("width", [375, 1280])
 def test_a_whole_run_shifts_nothing_in_the_lanes(visit: Visitor, width: int) -> None:
     tab = visit(viewport={"width": width, "height": 900})
-    tab.run("What is on the left?", speed="0.2")
+    tab.page.select_option(".speed", "0.2")
+    tab.page.fill("#question textarea", "What is on the left?")
     tab.page.add_style_tag(content=ALONE)  # what moves is the card's own doing
     tab.page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     tab.page.evaluate(SHIFTS)
     assert "recorded" in tab.page.evaluate("document.querySelector('.origin').textContent"), "it began before this"
+    tab.page.evaluate("document.querySelector('#run').click()")  # it is hidden
     tab.wait(FINISHED)
     tab.wait("document.querySelector('.lanes.met')")
     assert tab.page.evaluate("window.shifted") < 0.02
