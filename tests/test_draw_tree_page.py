@@ -78,6 +78,20 @@ def test_a_tree_that_is_clicked_together_is_the_tree_that_runs(tab: Visit, asked
     assert "shape rule · guesses below nodes 0, 0, 1, 2, 0 ·" in tab.text(".this-run")
 
 
+def test_no_button_moves_under_the_pointer_when_the_summary_gets_longer(tab: Visit) -> None:
+    """Else a second click, made before the server has answered the first, lands beside its button."""
+    tab.page.select_option(".speed", "1")
+    opened(tab, shape="0")
+    summary, root, heights, tops = tab.page.locator(".drawer .summary"), tab.page.locator("[data-node='0']"), set(), set()
+    for shape in ("0", "0,1,2,3", "0,1,2,3,4,5,6,7", ",".join(map(str, range(12)))):  # a chain: one row of circles
+        tab.page.fill("#option-shape", shape)
+        tab.wait(f"document.querySelector('.drawer .summary').textContent.includes('nodes {shape.replace(',', ', ')} ')")
+        heights.add(summary.bounding_box()["height"])
+        tops.add(root.bounding_box()["y"])
+    assert len(heights) > 1
+    assert len(tops) == 1
+
+
 def test_any_tree_is_drawn_by_keyboard_alone(tab: Visit, asked: list[DecodingConfig]) -> None:
     """Random walks: after every key the field, the focus and the line say the same tree as this list does."""
     tab.page.emulate_media(reduced_motion="reduce")
