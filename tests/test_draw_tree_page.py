@@ -15,6 +15,10 @@ from specllava.core.config import DecodingConfig
 from visual.page.controls import decoding_config
 
 FOCUS = "document.activeElement.dataset.node"
+LINES = (
+    "(() => { const text = document.createRange(); text.selectNodeContents(document.querySelector('.drawer .summary'));"
+    " return text.getBoundingClientRect().height; })()"
+)
 RULE = ".drawer input[name=option-rule][value=shape]"
 
 
@@ -78,17 +82,20 @@ def test_a_tree_that_is_clicked_together_is_the_tree_that_runs(tab: Visit, asked
     assert "shape rule · guesses below nodes 0, 0, 1, 2, 0 ·" in tab.text(".this-run")
 
 
-def test_no_button_moves_under_the_pointer_when_the_summary_gets_longer(tab: Visit) -> None:
+@pytest.mark.parametrize("end", [False, True], ids=["in the middle", "scrolled to the end"])
+def test_no_button_moves_under_the_pointer_when_the_summary_gets_longer(tab: Visit, end: bool) -> None:
     """Else a second click, made before the server has answered the first, lands beside its button."""
-    tab.page.select_option(".speed", "1")
     opened(tab, shape="0")
-    summary, root, heights, tops = tab.page.locator(".drawer .summary"), tab.page.locator("[data-node='0']"), set(), set()
-    for shape in ("0", "0,1,2,3", "0,1,2,3,4,5,6,7", ",".join(map(str, range(12)))):  # a chain: one row of circles
-        tab.page.fill("#option-shape", shape)
-        tab.wait(f"document.querySelector('.drawer .summary').textContent.includes('nodes {shape.replace(',', ', ')} ')")
-        heights.add(summary.bounding_box()["height"])
+    if end:
+        tab.page.evaluate("document.querySelector('.drawer-body').scrollTop = 1e6")
+    root, lines, tops = tab.page.locator("[data-node='0']"), set(), set()
+    for levels in (1, 4, 8, 12, 1):  # a chain: one row of circles
+        shape = list(range(levels))
+        tab.page.fill("#option-shape", str(shape)[1:-1])
+        tab.wait(f"document.querySelector('.drawer .summary').textContent.includes('nodes {str(shape)[1:-1]} ')")
+        lines.add(tab.page.evaluate(LINES))
         tops.add(root.bounding_box()["y"])
-    assert len(heights) > 1
+    assert len(lines) > 1
     assert len(tops) == 1
 
 

@@ -40,8 +40,8 @@ BOXES = """() => {
     });
   }
   for (const text of chart.querySelectorAll(".ph-says")) {
-    words.push(box([...text.querySelectorAll("tspan")].map((part) => part.textContent).join(""),
-      Number(text.dataset.node), text));
+    words.push(box([...text.childNodes].filter((part) => part.nodeName !== "title")
+      .map((part) => part.textContent).join(""), Number(text.dataset.node), text));
   }
   return { words, points, chart: box("", -1, chart) };
 }"""
@@ -109,8 +109,8 @@ def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(
             node: (text, float(pale))
             for node, text, pale in tab.page.eval_on_selector_all(
                 ".ph-says",
-                """(texts) => texts.map((text) => [Number(text.dataset.node), [...text.querySelectorAll("tspan")]
-                  .map((part) => part.textContent).join(""), getComputedStyle(text).opacity])
+                """(texts) => texts.map((text) => [Number(text.dataset.node), [...text.childNodes]
+                  .filter((part) => part.nodeName !== "title").map((part) => part.textContent).join(""), getComputedStyle(text).opacity])
                   .filter(([, text]) => !text.startsWith("→"))""",
             )
         }

@@ -50,6 +50,7 @@ export function createDrawing(chart, words) {
     if (!marks.size) collect();
     const blind = BLIND.includes(phase.kind);
     chart.dataset.phase = phase.kind;
+    chart.classList.add("ph-tree"); // a selector by data-phase would have every node styled anew in each phase
     for (const [node, { point, label }] of marks) {
       const state = stateOf(step, phase, node);
       for (const element of [point, label]) if (element) setState(element, state);
@@ -179,6 +180,7 @@ export function createDrawing(chart, words) {
       setState(element, "");
     }
     delete chart.dataset.phase;
+    chart.classList.remove("ph-tree");
     [marks, edges, changed, layer, lifted] = [new Map(), [], new Map(), null, []];
   }
 
@@ -186,8 +188,10 @@ export function createDrawing(chart, words) {
 }
 
 function setState(element, state) {
-  for (const name of CLASSES) element.classList.toggle(name, name === state);
-  if (!element.classList.length) element.removeAttribute("class"); // Plotly's paths had none
+  const { classList } = element; // with one of them at most; what was cut is out of sight already
+  if (state && (classList.contains(state) || (state === "ph-hidden" && classList.contains("ph-cut")))) return;
+  for (const name of CLASSES) classList.toggle(name, name === state);
+  if (!classList.length) element.removeAttribute("class"); // Plotly's paths had none
 }
 
 function boxOf(element, corner) {

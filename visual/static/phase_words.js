@@ -6,6 +6,7 @@ export const LINE = 14; // pixels of a line of words
 const AIR = 3; // pixels between words and their neighbours
 const AWAY = 4; // pixels between a label and what is written beside it
 const MARK = 11; // pixels of a mark
+const SLICE = 60; // pixels of width
 const BASE = 3.5; // pixels between a line's base and its foot
 
 // Writes `notes` (of step_phases.js) into `layer`. `marks` has the boxes of point and label of each node in sight, `size`
@@ -14,8 +15,11 @@ export function layWords(layer, notes, marks, size) {
   const taken = [...marks].flatMap(([node, { boxes: [point, label] }]) => [{ ...point, node }, ...(label ? [{ ...label, node, label }] : [])]);
   const raised = [];
   const ruler = rulerOf(layer);
+  const slices = new Map(); // the same boxes by slice of the drawing
+  const take = (box) => slicesOf(box).forEach((slice) => slices.set(slice, slices.get(slice) ?? []).get(slice).push(box));
   const free = (box, own) => box.x >= 0 && box.y >= 0 && box.x + box.width <= size.width && box.y + box.height <= size.height
-    && !taken.some((other) => other.node !== own && meet(box, other));
+    && !slicesOf(box).some((slice) => slices.get(slice)?.some((other) => other.node !== own && meet(box, other)));
+  taken.forEach(take);
   for (const note of notes.filter(({ node }) => marks.has(node))) {
     const { node } = note;
     if (note.fate === "open" && !marks.get(node).boxes[1]) continue; // a word without its guess
@@ -23,12 +27,21 @@ export function layWords(layer, notes, marks, size) {
     const place = places.find((box) => free(box, box.lifts ? node : null) && (!box.lifts || free({ ...marks.get(node).boxes[1], y: box.lifts }, node)));
     if (!place) continue;
     layer.append(written(note, place));
-    taken.push({ x: place.x, y: place.y, width: place.width, height: place.height });
+    const { x, y, width, height } = place;
+    const box = { x, y, width, height };
+    taken.push(box);
+    take(box);
     if (!place.lifts) continue;
     taken.find((box) => box.node === node && box.label).y = place.lifts;
     raised.push(node);
   }
   return { taken, raised };
+}
+
+// Numbers of the upright slices that a box reaches into: boxes that meet share one.
+function slicesOf({ x, width }) {
+  const [first, last] = [x, x + width].map((edge) => Math.floor(edge / SLICE));
+  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
 }
 
 // Where a note may be, the best first: over its node, below the label, or beside a label that is beside the node; one on
@@ -51,9 +64,15 @@ function placesOf({ beyond, mark }, [point, label], long) {
 const textOf = ({ parts }) => parts.map(([, text]) => text).join("");
 
 function written(note, { x, y, brief }) {
-  const text = make("text", { class: `ph-says ${note.fate}${brief ? " brief" : ""}`, x: brief ? x : x + AIR, y: y + LINE - BASE, "data-node": note.node });
-  if (brief) text.append(Object.assign(make("title", {}), { textContent: note.title }));
-  for (const [kind, words] of brief ? [[note.mark[0], note.mark[1]]] : note.parts) text.append(Object.assign(make("tspan", { class: `ph-${kind}` }), { textContent: words }));
+  const about = { y: y + LINE - BASE, "data-node": note.node };
+  if (brief) {
+    const [kind, sign] = note.mark;
+    const text = make("text", { class: `ph-says ${note.fate} brief ph-${kind}`, x, ...about });
+    text.append(Object.assign(make("title", {}), { textContent: note.title }), sign);
+    return text;
+  }
+  const text = make("text", { class: `ph-says ${note.fate}`, x: x + AIR, ...about });
+  text.append(...note.parts.map(([kind, words]) => Object.assign(make("tspan", { class: `ph-${kind}` }), { textContent: words })));
   return text;
 }
 
