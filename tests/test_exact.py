@@ -219,8 +219,12 @@ def test_drawn_guesses_are_judged_on_the_first_branch_too(verifier: str):
 def test_the_benchmark_counts_by_rule_what_exact_saves_and_costs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    load = Pair.from_preset  # costs are given, since passes of bfloat16 are slow to time where no hardware has it
-    monkeypatch.setattr(Pair, "from_preset", lambda *names, **options: replace(load(*names, **options), costs=models.COSTS))
+    load = Pair.from_preset
+
+    def load_priced(name: str, **options: Any) -> Pair:  # passes of bfloat16 are slow to time where no hardware has it
+        return replace(load(name, **options), costs=models.COSTS)
+
+    monkeypatch.setattr(Pair, "from_preset", load_priced)
     monkeypatch.setattr(benchmark, "LONGEST", 24 if ALL else 6)
     rules = sample(COMPARED_RULES, 2)
     monkeypatch.setattr(benchmark, "COMPARED_RULES", rules)

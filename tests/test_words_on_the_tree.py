@@ -110,7 +110,8 @@ def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(
             for node, text, pale in tab.page.eval_on_selector_all(
                 ".ph-says",
                 """(texts) => texts.map((text) => [Number(text.dataset.node), [...text.childNodes]
-                  .filter((part) => part.nodeName !== "title").map((part) => part.textContent).join(""), getComputedStyle(text).opacity])
+                  .filter((part) => part.nodeName !== "title").map((part) => part.textContent).join(""),
+                  getComputedStyle(text).opacity])
                   .filter(([, text]) => !text.startsWith("→"))""",
             )
         }
