@@ -48,12 +48,12 @@ export function createDrawing(chart, words) {
   function show(step, phase) {
     for (const label of lifted) restore(label, "transform");
     if (!marks.size) collect();
-    const blind = BLIND.includes(phase.kind);
+    const [blind, judged] = [BLIND.includes(phase.kind), !UNJUDGED.includes(phase.kind)];
     chart.dataset.phase = phase.kind;
     chart.classList.add("ph-tree"); // a selector by data-phase would have every node styled anew in each phase
     for (const [node, { point, label }] of marks) {
       const state = stateOf(step, phase, node);
-      for (const element of [point, label]) if (element) setState(element, state);
+      for (const element of [point, label]) if (element && !(judged && element.classList.contains("ph-cut"))) setState(element, state); // cut ones stay so
       if (blind && "aru".includes(step.verdict[node])) put(point, "d", CIRCLE);
       else restore(point, "d");
     }
@@ -188,8 +188,8 @@ export function createDrawing(chart, words) {
 }
 
 function setState(element, state) {
-  const { classList } = element; // with one of them at most; what was cut is out of sight already
-  if (state && (classList.contains(state) || (state === "ph-hidden" && classList.contains("ph-cut")))) return;
+  const { classList } = element;
+  if (state && classList.contains(state)) return; // it has one of them at most
   for (const name of CLASSES) classList.toggle(name, name === state);
   if (!classList.length) element.removeAttribute("class"); // Plotly's paths had none
 }
