@@ -14,7 +14,7 @@ export function createLanes(root, names) {
   const lanes = names.map((name) => {
     const article = grid.querySelector(`[data-lane="${name}"]`);
     const find = (part) => article.querySelector(`.${part}`);
-    return { name, box: find("words"), text: find("said-text"), before: find("words-before"), cells: [], rest: [], said: 0, absent: false, cursor: null };
+    return { name, box: find("words"), text: find("said-text"), before: find("words-before"), cells: [], rest: [], rows: [], starts: [], said: 0, absent: false, cursor: null };
   });
   const other = (lane) => lanes[1 - lanes.indexOf(lane)];
   const whole = root.querySelector(".whole");
@@ -23,12 +23,13 @@ export function createLanes(root, names) {
   let parted = Infinity; // the first place where the lanes have different words
   let met = false; // equal words have met
   let ended = false; // both lanes have, and the run with them
+  let visible = null; // rows in sight; null: rows have changed
 
   whole.addEventListener("click", () => {
     whole.setAttribute("aria-expanded", String(grid.classList.toggle("open")));
-    follow();
+    followAnew();
   });
-  const resized = new ResizeObserver(follow);
+  const resized = new ResizeObserver(followAnew);
   for (const { box } of lanes) resized.observe(box);
 
   // A lane that does not run says why, instead of its words.
@@ -41,18 +42,19 @@ export function createLanes(root, names) {
     for (const lane of lanes) {
       Object.assign(lane, { cells: [], rest: [], said: 0, absent: lane.name in run.absent, cursor: null });
       lane.text.replaceChildren(...(lane.absent ? [run.absent[lane.name]] : []));
-      lane.text.style.removeProperty("--from");
+      lane.text.style.removeProperty("transform");
       lane.before.textContent = "";
       lane.box.classList.toggle("absent", lane.absent);
       lane.box.classList.toggle("silent", !lane.absent);
     }
     judge(null);
-    follow();
+    followAnew();
   }
 
   // Adds the tokens of a lane's item, each as `[text, source]`, to both lanes. Returns their elements in its own.
   function add(name, tokens, item) {
     const lane = lanes[names.indexOf(name)];
+    visible = null;
     const given = lane.cells.filter(({ own }) => own).length;
     return tokens.map((token, at) => addToken(lane, token, given + at, item));
   }
@@ -92,14 +94,20 @@ export function createLanes(root, names) {
     const past = lane.said > parted;
     lane.cells.forEach((cell, place) => {
       const ahead = place < reached ? "pale" : "later";
-      mark(cell, place < lane.said ? "said" : place < parted ? ahead : past ? "later" : "gone");
+      set(cell, place < lane.said ? "said" : place < parted ? ahead : past ? "later" : "gone");
     });
-    lane.rest.forEach((cell, place) => mark(cell, past ? "gone" : parted + place < reached ? "pale" : "later"));
+    lane.rest.forEach((cell, place) => set(cell, past ? "gone" : parted + place < reached ? "pale" : "later"));
     const last = lane.cells[lane.said - 1]?.word ?? null;
     lane.cursor?.classList.remove("cursor");
     last?.classList.add("cursor");
     lane.cursor = last;
     lane.box.classList.toggle("silent", !last && !lane.absent);
+  }
+
+  function set(cell, state) {
+    if (cell.state === state) return;
+    if ([cell.state, state].includes("gone")) visible = null;
+    mark(cell, state);
   }
 
   function judge(totals) {
@@ -128,26 +136,40 @@ export function createLanes(root, names) {
   // From the start of a sentence where there is one: the same lines in both lanes where both cursors fit in, else each
   // lane's own. At the end of a race whose words differ, those around the first of them.
   function follow() {
-    const height = parseFloat(getComputedStyle(lanes[0].box).lineHeight);
-    const rows = Math.round(lanes[0].box.clientHeight / height);
-    if (!rows) return; // nothing is on show
-    const seen = lanes.filter(({ absent }) => !absent).map((lane) => ({ lane, row: rowOf(lane.cursor, height), starts: startsOf(lane, height) }));
+    visible ??= readRows();
+    if (!visible) return; // nothing is on show
+    const seen = lanes.filter(({ absent }) => !absent).map((lane) => ({ lane, row: lane.rows[lane.said - 1] ?? 0 }));
     const [slow, fast] = seen.toSorted((one, two) => one.row - two.row).concat(seen).slice(0, 2);
     const past = lanes.every(({ said }) => said > parted);
-    const together = !past && fast.row - slow.row < rows;
+    const together = !past && fast.row - slow.row < visible;
     for (const one of seen) {
-      const { lane, row, starts } = one;
-      if (grid.classList.contains("open")) scroll(lane, 0, height);
-      else if (past && ended) scroll(lane, sentenceOf(rowOf(lane.cells[parted].word, height), starts, rows), height);
-      else if (together) scroll(lane, startBetween(slow.starts, fast.row - rows + 1, slow.row), height);
-      else if (past || one === fast) scroll(lane, startBetween(starts, row - rows + 1, row), height);
-      else scroll(lane, sentenceOf(row, starts, rows), height);
+      const { lane, row } = one;
+      if (grid.classList.contains("open")) scroll(lane, 0);
+      else if (past && ended) scroll(lane, sentenceOf(lane.rows[parted], lane.starts, visible));
+      else if (together) scroll(lane, startBetween(slow.lane.starts, fast.row - visible + 1, slow.row));
+      else if (past || one === fast) scroll(lane, startBetween(lane.starts, row - visible + 1, row));
+      else scroll(lane, sentenceOf(row, lane.starts, visible));
     }
   }
 
-  function scroll({ text, before, cells }, from, height) {
-    text.style.setProperty("--from", from);
-    const above = cells.filter(({ word, starts, state }) => starts && state !== "gone" && rowOf(word, height) < from).length;
+  function followAnew() {
+    visible = null;
+    follow();
+  }
+
+  // The rows of all words and of the starts of sentences. Reading them lays the page out, so they are kept until they change.
+  function readRows() {
+    const height = parseFloat(getComputedStyle(lanes[0].box).lineHeight);
+    for (const lane of lanes) {
+      lane.rows = lane.cells.map(({ word }) => Math.floor(word.offsetTop / height));
+      lane.starts = [...lane.text.children].filter((line) => line.offsetHeight).map((line) => Math.round(line.offsetTop / height));
+    }
+    return Math.round(lanes[0].box.clientHeight / height);
+  }
+
+  function scroll({ text, before, cells, rows }, from) {
+    text.style.transform = `translateY(${-from}lh)`;
+    const above = cells.filter(({ starts, state }, place) => starts && state !== "gone" && rows[place] < from).length;
     before.textContent = above ? `↑ ${above} word${above === 1 ? "" : "s"}` : "";
   }
 
@@ -181,16 +203,12 @@ function beginsSentence(tail, space, word) {
 const same = (cell, [text, source]) => cell.text === text && cell.end === source.endsWith("end");
 
 function mark(cell, state) {
-  if (cell.state === state) return;
   cell.state = state;
   cell.slot.hidden = state === "gone";
   cell.slot.ariaHidden = state === "pale" ? "true" : null; // not this lane's words yet
   cell.word.classList.toggle("later", state === "later");
   cell.word.classList.toggle("pale", state === "pale");
 }
-
-const rowOf = (word, height) => Math.floor((word?.offsetTop ?? 0) / height);
-const startsOf = ({ text }, height) => [...text.children].filter((line) => line.offsetHeight).map((line) => Math.round(line.offsetTop / height));
 
 // The first row at which a sentence starts, from `least` to `most`; else `least` itself.
 function startBetween(starts, least, most) {

@@ -30,7 +30,7 @@ export function createDrawing(chart, words) {
     for (const { customdata = [], uid } of chart.data) {
       const [points, labels] = ["point", "textpoint"].map((name) => chart.querySelectorAll(`.trace${uid} .${name}`));
       customdata.forEach((node, place) => marks.set(node, { point: points[place], label: labels[place] }));
-      labels.forEach((label) => label.classList.remove("ph-guess")); // it is wider as it was drawn
+      labels.forEach((label) => label.classList.remove("ph-guess", "ph-cut")); // it is wider as it was drawn
     }
     for (const mark of marks.values()) {
       const [box, text] = [mark.point, mark.label].map((element) => element && boxOf(element, corner));
@@ -48,12 +48,12 @@ export function createDrawing(chart, words) {
   function show(step, phase) {
     for (const label of lifted) restore(label, "transform");
     if (!marks.size) collect();
-    const [blind, judged] = [BLIND.includes(phase.kind), !UNJUDGED.includes(phase.kind)];
+    const blind = BLIND.includes(phase.kind);
     chart.dataset.phase = phase.kind;
     chart.classList.add("ph-tree"); // a selector by data-phase would have every node styled anew in each phase
     for (const [node, { point, label }] of marks) {
       const state = stateOf(step, phase, node);
-      for (const element of [point, label]) if (element && !(judged && element.classList.contains("ph-cut"))) setState(element, state); // cut ones stay so
+      for (const element of [point, label]) if (element && !(state === "ph-hidden" && element.classList.contains("ph-cut"))) setState(element, state);
       if (blind && "aru".includes(step.verdict[node])) put(point, "d", CIRCLE);
       else restore(point, "d");
     }

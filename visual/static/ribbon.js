@@ -11,6 +11,9 @@ export function create(root, { player }) {
   for (const sign of root.querySelectorAll(".lanes-key i")) sign.append(forkSign());
   let ceiling = 2;
   let words = []; // of all steps that are known
+  let parts = []; // bars and marks, by step
+  let shown = 0; // steps that are said
+  let now = -1; // the step on show
 
   place.addEventListener("click", ({ target }) => {
     const step = target.closest("[data-step]")?.dataset.step;
@@ -19,13 +22,13 @@ export function create(root, { player }) {
 
   function begin(run) {
     ceiling = run.ceiling;
-    words = [];
+    [words, parts, shown, now] = [[], [], 0, -1];
     place.replaceChildren();
     place.classList.add("empty");
   }
 
-  function draw(all) {
-    words = all;
+  function draw(steps) {
+    words = steps.flatMap(({ frame }, step) => wordsOf(frame, step));
     place.classList.toggle("empty", !words.some(({ doubt }) => doubt !== null));
     const room = Math.max(words.length, FEWEST);
     const svg = element("svg", { viewBox: `0 0 ${room} ${TOP + BAR}`, preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -34,6 +37,12 @@ export function create(root, { player }) {
     marks.className = "ribbon-marks";
     words.forEach(({ mark, step }, at) => mark && marks.append(marker(mark, step, at / room)));
     place.replaceChildren(svg, marks);
+    parts = steps.map(() => []);
+    for (const part of place.querySelectorAll("[data-step]")) {
+      part.classList.add("later");
+      parts[part.dataset.step].push(part);
+    }
+    [shown, now] = [0, -1];
   }
 
   function barsOf(step) {
@@ -48,18 +57,23 @@ export function create(root, { player }) {
 
   // Words came or went: of those that are not said yet there is no doubt to be seen.
   function said() {
-    const [all, shown] = [player.race.led(), player.race.said().length];
-    const known = all.flatMap(({ frame }, step) => wordsOf(frame, step));
-    if (known.length !== words.length) draw(known);
-    for (const part of place.querySelectorAll("[data-step]")) part.classList.toggle("later", Number(part.dataset.step) >= shown);
-    place.setAttribute("aria-label", summary(words.filter(({ step }) => step < shown)));
+    const [steps, known] = [player.race.led(), player.race.said().length];
+    if (steps.length !== parts.length) draw(steps);
+    for (let step = Math.min(known, shown); step < Math.max(known, shown); step++) toggle(step, "later", step >= known);
+    shown = known;
+    place.setAttribute("aria-label", summary(words.filter((word) => word.step < shown)));
     step(null, player.index() + 1);
   }
 
   // Another step is shown: its words are marked.
   function step(_frame, index) {
-    for (const part of place.querySelectorAll("[data-step]")) part.classList.toggle("now", Number(part.dataset.step) === index);
+    if (index === now) return;
+    toggle(now, "now", false);
+    toggle(index, "now", true);
+    now = index;
   }
+
+  const toggle = (step, name, on) => parts[step]?.forEach((part) => part.classList.toggle(name, on));
 
   return { begin, said, step };
 }
