@@ -195,3 +195,17 @@ def test_a_phase_of_the_largest_tree_is_drawn_within_50_ms(pruned: bool, saved_p
     medians = [statistics.median(times) for times in tab.page.evaluate(TIMES, 5)]
     print(f"milliseconds of a phase, pruned guesses drawn {pruned}: {[round(time, 1) for time in medians]}")
     assert 0 < max(medians) < 50, medians
+
+
+def test_a_cut_guess_falls_with_its_label_and_edge_and_a_new_one_fades_in_at_its_place(saved_page: SavedPages) -> None:
+    tab = opened(saved_page, RACES["1-describe"], reduced_motion="no-preference", **WAITING)
+    tab.page.click(".with-pruned span")
+    enter(tab, 5)
+    moves = """(state) => [...document.querySelectorAll(`.tree .${state}`)].map((element) =>
+      [element.matches(".point") ? "point" : element.tagName, getComputedStyle(element).transitionProperty])"""
+    tab.page.locator(".phase-list button", has_text="prune").click()
+    assert sorted({tuple(one) for one in tab.page.evaluate(moves, "ph-cut")}) == [
+        ("g", "opacity, translate"), ("path", "opacity, translate"), ("point", "opacity, translate"),
+    ]  # fmt: skip
+    tab.page.locator(".phase-list button", has_text="guess 1").click()
+    assert {how for _, how in tab.page.evaluate(moves, "ph-guess")} == {"opacity"}

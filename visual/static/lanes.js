@@ -23,7 +23,7 @@ export function createLanes(root, names) {
   let parted = Infinity; // the first place where the lanes have different words
   let met = false; // equal words have met
   let ended = false; // both lanes have, and the run with them
-  let visible = null; // rows in sight; null: rows have changed
+  let visible = null; // number of rows in sight; null: rows have changed since they were read
 
   whole.addEventListener("click", () => {
     whole.setAttribute("aria-expanded", String(grid.classList.toggle("open")));
@@ -94,9 +94,9 @@ export function createLanes(root, names) {
     const past = lane.said > parted;
     lane.cells.forEach((cell, place) => {
       const ahead = place < reached ? "pale" : "later";
-      set(cell, place < lane.said ? "said" : place < parted ? ahead : past ? "later" : "gone");
+      mark(cell, place < lane.said ? "said" : place < parted ? ahead : past ? "later" : "gone");
     });
-    lane.rest.forEach((cell, place) => set(cell, past ? "gone" : parted + place < reached ? "pale" : "later"));
+    lane.rest.forEach((cell, place) => mark(cell, past ? "gone" : parted + place < reached ? "pale" : "later"));
     const last = lane.cells[lane.said - 1]?.word ?? null;
     lane.cursor?.classList.remove("cursor");
     last?.classList.add("cursor");
@@ -104,10 +104,14 @@ export function createLanes(root, names) {
     lane.box.classList.toggle("silent", !last && !lane.absent);
   }
 
-  function set(cell, state) {
+  function mark(cell, state) {
     if (cell.state === state) return;
     if ([cell.state, state].includes("gone")) visible = null;
-    mark(cell, state);
+    cell.state = state;
+    cell.slot.hidden = state === "gone";
+    cell.slot.ariaHidden = state === "pale" ? "true" : null; // not this lane's words yet
+    cell.word.classList.toggle("later", state === "later");
+    cell.word.classList.toggle("pale", state === "pale");
   }
 
   function judge(totals) {
@@ -157,7 +161,7 @@ export function createLanes(root, names) {
     follow();
   }
 
-  // The rows of all words and of the starts of sentences. Reading them lays the page out, so they are kept until they change.
+  // Reads the rows of all words and of the starts of sentences, which lays the page out. Returns how many are in sight.
   function readRows() {
     const height = parseFloat(getComputedStyle(lanes[0].box).lineHeight);
     for (const lane of lanes) {
@@ -201,14 +205,6 @@ function beginsSentence(tail, space, word) {
 }
 
 const same = (cell, [text, source]) => cell.text === text && cell.end === source.endsWith("end");
-
-function mark(cell, state) {
-  cell.state = state;
-  cell.slot.hidden = state === "gone";
-  cell.slot.ariaHidden = state === "pale" ? "true" : null; // not this lane's words yet
-  cell.word.classList.toggle("later", state === "later");
-  cell.word.classList.toggle("pale", state === "pale");
-}
 
 // The first row at which a sentence starts, from `least` to `most`; else `least` itself.
 function startBetween(starts, least, most) {

@@ -53,7 +53,7 @@ export function createDrawing(chart, words) {
     chart.classList.add("ph-tree"); // a selector by data-phase would have every node styled anew in each phase
     for (const [node, { point, label }] of marks) {
       const state = stateOf(step, phase, node);
-      for (const element of [point, label]) if (element && !(state === "ph-hidden" && element.classList.contains("ph-cut"))) setState(element, state);
+      for (const element of [point, label]) if (element && !(state === "ph-hidden" && element.classList.contains("ph-cut"))) setState(element, state); // cut is hidden too
       if (blind && "aru".includes(step.verdict[node])) put(point, "d", CIRCLE);
       else restore(point, "d");
     }

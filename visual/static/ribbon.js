@@ -12,7 +12,7 @@ export function create(root, { player }) {
   let ceiling = 2;
   let words = []; // of all steps that are known
   let parts = []; // bars and marks, by step
-  let shown = 0; // steps that are said
+  let shown = 0; // steps whose words are shown
   let now = -1; // the step on show
 
   place.addEventListener("click", ({ target }) => {
@@ -57,10 +57,10 @@ export function create(root, { player }) {
 
   // Words came or went: of those that are not said yet there is no doubt to be seen.
   function said() {
-    const [steps, known] = [player.race.led(), player.race.said().length];
+    const [steps, count] = [player.race.led(), player.race.said().length];
     if (steps.length !== parts.length) draw(steps);
-    for (let step = Math.min(known, shown); step < Math.max(known, shown); step++) toggle(step, "later", step >= known);
-    shown = known;
+    for (let step = Math.min(count, shown); step < Math.max(count, shown); step++) toggle(step, "later", step >= count);
+    shown = count;
     place.setAttribute("aria-label", summary(words.filter((word) => word.step < shown)));
     step(null, player.index() + 1);
   }
