@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from specllava.cli.toyworld import Render
 
+from recipes.toy.scene import HELD_OUT
 from specllava.bench import rounds
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.cli.toyworld import Render
 from specllava.core.config import COMPARED_RULES
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
-from specllava.toyworld.scene import HELD_OUT
 
 ROOT = Path(__file__).resolve().parents[1]
 

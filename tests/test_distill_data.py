@@ -18,6 +18,12 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers import models as bpe
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
+from recipes.toy.build import SPECIAL
+from recipes.toy.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
+from recipes.toy.draw import draw_scene
+from recipes.toy.export import EXPORT_START
+from recipes.toy.packing import PackedBatches
+from recipes.toy.vision import SceneBatches
 from specllava.cli.main import main
 from specllava.core.config import DecodingConfig
 from specllava.distill import features as caching
@@ -33,12 +39,6 @@ from specllava.distill.self_generated import self_generated_answers, with_target
 from specllava.distill.stage import answer_tokens, draft_model_losses
 from specllava.models.families.interface import FEATURES
 from specllava.models.media.images import open_image
-from specllava.toyworld.build import SPECIAL
-from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.export import EXPORT_START
-from specllava.toyworld.packing import PackedBatches
-from specllava.toyworld.vision import SceneBatches
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
 LLAVA_HF = (

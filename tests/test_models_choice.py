@@ -15,6 +15,7 @@ from support import models
 from support.browser import Visit, new_page
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
+from support.scenes import scene
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
 from specllava.core.config import DecodingConfig
@@ -29,7 +30,6 @@ from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.model_choice import AS_STARTED, PRECISION, Chosen, ModelChoices, chosen_models, read_models
-from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
@@ -69,7 +69,7 @@ def test_the_choice_is_no_option_of_decoding_and_is_told_where_it_is_not_the_pag
 def test_models_that_are_not_offered_are_refused_in_one_line(name: Any) -> None:
     own, other = Named("float32"), Named("float64")
     requests = RunRequests()
-    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {PRECISION: name}))
+    requests.request(("me", RACE), RunRequest(scene(3), "What?", {PRECISION: name}))
     *_, (value, notice) = run_updates(requests, race_kind(site(own, other)), ("me", RACE))
     assert value is None and "there are no models" in notice and OTHER in notice
     assert own.asked == other.asked == []
@@ -82,11 +82,11 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
     own, other = Named("float32"), Named("float64")
     used, unused = (other, own) if chosen == OTHER else (own, other)
     requests = RunRequests()
-    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
+    requests.request(("me", RACE), RunRequest(scene(3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, race_kind(site(own, other)), ("me", RACE)))
     assert (used.asked, unused.asked) == (["race"], [])
     kind = experiment_kind(replace(site(own, other), lab=lambda: own.lab), EXPERIMENTS[0])
-    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
+    requests.request(("me", kind.name), RunRequest(scene(3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert (used.lab.asked, unused.lab.asked) == (["What?"], [])
 
@@ -99,7 +99,7 @@ def test_each_side_of_a_comparison_runs_on_its_own_models(a: str, b: str) -> Non
     state = AppState(Mock(), lab=lambda: labs[AS_STARTED], requests=requests, others=others)
     kind = comparison_kind(state, Comparisons())
     wanted = ComparisonRequest(LINES, "One?", 0, (), {PRECISION: a})
-    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {PRECISION: b}, wanted))
+    requests.request(("me", kind.name), RunRequest(scene(3), "", {PRECISION: b}, wanted))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert labs[a].others == [None if a == b else labs[b]]
 
@@ -117,7 +117,7 @@ def test_a_follow_up_to_other_models_takes_up_what_was_said_and_reads_it_anew() 
     dialogues = Dialogues(maker(AS_STARTED))
     other = OTHER, maker(OTHER)
     for number, (name, make) in enumerate([(AS_STARTED, None), (AS_STARTED, None), other, other]):
-        asked = ("me", Picture(seed=3), f"{number}?", DecodingConfig(max_new_tokens=8))
+        asked = ("me", scene(3), f"{number}?", DecodingConfig(max_new_tokens=8))
         events, _ = dialogues.begin(*asked, follow=number > 0, models=name, make=make)
         list(events)
     assert [name for name, _ in made] == [AS_STARTED, OTHER]
@@ -127,7 +127,7 @@ def test_a_follow_up_to_other_models_takes_up_what_was_said_and_reads_it_anew() 
 def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any], Pair]) -> None:
     pairs = shipped("float32"), shipped("float64")
     config = DecodingConfig(max_new_tokens=24)
-    picture = Picture(seed=3_000_001).open()
+    picture = scene(1).open()
     asked = ("What is on the left?", "How many objects are there?")
     questions = [Question(text, picture, "scene.png") for text in asked]
     *_, found = Lab(pairs[0]).compare(iter(questions), 2, config, config, Lab(pairs[1]))

@@ -17,6 +17,7 @@ import gradio as gr
 import pytest
 from support.browser import Visit, new_page
 from support.dialogues import FakeChat
+from support.scenes import scene
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
 import specllava.cli.page_pairs as page_pairs
@@ -41,7 +42,6 @@ from visual.page.model_choice import (
     read_models,
 )
 from visual.page.notices import NotYet, text_of
-from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.replays import RaceReplays, follow_address, pair_notice, race_values
 from visual.page.run_requests import RunRequest
@@ -140,7 +140,7 @@ def test_for_one_visitor_the_pair_before_makes_room_and_nothing_holds_it() -> No
 
     def ask(follow: bool) -> None:
         make = lambda turns: FakeChat(pairs.get(SMALL), turns)  # noqa: E731
-        asked = "me", Picture(seed=3), "What?", DecodingConfig(max_new_tokens=8)
+        asked = "me", scene(3), "What?", DecodingConfig(max_new_tokens=8)
         events, _ = dialogues.begin(*asked, follow=follow, models=SMALL, make=make)
         list(events)
 
@@ -177,7 +177,7 @@ def test_a_run_on_a_pair_that_is_not_there_costs_no_other_run(tmp_path: Path) ->
     kind = race_kind(state)
 
     def run(session: str, pair: str) -> tuple[Any, str]:
-        state.requests.request((session, RACE), RunRequest(Picture(seed=3), "What?", {PAIR: pair}))
+        state.requests.request((session, RACE), RunRequest(scene(3), "What?", {PAIR: pair}))
         *_, last = run_updates(state.requests, kind, (session, RACE))
         return last
 

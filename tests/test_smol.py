@@ -17,14 +17,14 @@ from support import smol
 from transformers import LlavaForConditionalGeneration
 
 import app
+from recipes.smol import language_model
+from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions
 from specllava.cli.page_pairs import pairs_with_memory
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
-from specllava.smol import language_model
-from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.player.race_frames import race_frames
@@ -236,5 +236,5 @@ def test_a_directory_of_others_and_a_full_disk_are_refused(
 ) -> None:
     assert "is not of this command" in refused(capsys, fetched(folder, "--output", str(folder / "language")))
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr("specllava.smol.fetch.shutil.disk_usage", lambda path: usage(10**6))
+    monkeypatch.setattr("recipes.smol.fetch.shutil.disk_usage", lambda path: usage(10**6))
     assert "has 1 MB free: 600 MB are needed" in refused(capsys, fetched(folder))

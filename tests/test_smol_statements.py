@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from specllava.smol.statements import contradicts, loose_words, mentions
-from specllava.toyworld.language import caption, describe
-from specllava.toyworld.phrases import NUMBERS
-from specllava.toyworld.questions import FAMILIES
-from specllava.toyworld.scene import COLOURS, KINDS, Scene, Thing, sample_scene
+from recipes.smol.statements import contradicts, loose_words, mentions
+from recipes.toy.language import caption, describe
+from recipes.toy.phrases import NUMBERS
+from recipes.toy.questions import FAMILIES
+from recipes.toy.scene import COLOURS, KINDS, Scene, Thing, sample_scene
 
 SCENES = 150
 SCENE = Scene(

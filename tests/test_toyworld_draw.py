@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
-from specllava.toyworld.draw import COLUMN_X, ROW_Y, draw_scene
-from specllava.toyworld.scene import (
+from recipes.toy.draw import COLUMN_X, ROW_Y, draw_scene
+from recipes.toy.scene import (
     COLOURS,
     COLUMNS,
     KINDS,
@@ -32,7 +32,7 @@ from specllava.toyworld.scene import (
     Weather,
     sample_any_scene,
 )
-from specllava.toyworld.shapes import SHAPES
+from recipes.toy.shapes import SHAPES
 
 HUES: dict[Colour, float] = {
     "red": 357, "orange": 30, "yellow": 51, "green": 133, "blue": 219, "purple": 275, "pink": 330,

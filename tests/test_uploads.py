@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.clip_files import COUNT, write_clip
+from support.scenes import scene
 from test_bad_input import complaint
 
 from specllava.core.limits import Limits
@@ -69,7 +70,7 @@ def test_several_files_are_one_source_in_their_order_and_of_bounded_size(tmp_pat
 def test_one_file_is_a_picture_as_ever(tmp_path: Path) -> None:
     source, _, notice = read_upload(saved(tmp_path, [(40, 30)]))
     assert isinstance(source, Picture) and source.uploaded and notice == "" and source.open().size == (40, 30)
-    assert not Picture(seed=3).uploaded
+    assert not scene(3).uploaded
 
 
 def test_a_video_is_watched_as_the_frames_that_the_rule_takes(clip: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from PIL import Image
 from support.browser import FINISHED, Visit, visits
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
+from support.scenes import scene
 from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_recorded
 
@@ -125,7 +126,7 @@ def test_scenes_and_pictures_of_the_page_are_named_by_what_they_are_and_never_lo
     before, after = UploadStore(0), UploadStore(0)
     before.share(files)
     names = [before.reference("me", Picture(file=str(file))) for file in files]
-    drawn = (Picture(seed=0), Picture(seed=0, split="held-out"), Picture(seed=7), Picture(seed=7, split="held-out"))
+    drawn = (scene(0), scene(0, "held-out"), scene(7), scene(7, "held-out"))
     scenes = [before.reference("me", one) for one in drawn]
     after.share(reversed(files[1:]))
     for file, name in list(zip(files, names, strict=True))[1:]:

@@ -22,7 +22,7 @@ from specllava.cli.options import (
 )
 from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
-from specllava.toyworld.scene import Split
+from specllava.core.scenes import SCENES, Split, scene_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,7 +116,7 @@ class Bench:
             plan = Plan(self._source(), 1, self.order_seed, within=None, floor=False, command=command)
         if self.diagnose and pair.draft is None:
             raise ValueError(f"--diagnose judges a draft, and the pair {pair.name} has none: name one with --draft")
-        asked = self._chosen(dialogues if dialogues is not None else self._toy_dialogues())
+        asked = self._chosen(dialogues)
         try:
             measured = processes.join(measure(pair, processes.share(asked), runners, self.decoding, plan))
         except BenchStopped as stop:
@@ -132,20 +132,17 @@ class Bench:
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
 
-    def _file_dialogues(self) -> Sequence[BenchDialogue] | None:
-        """Read the file of --data, if there is one, before a model is loaded."""
-        if self.data is None:
-            if self.images is not None:
-                raise ValueError("--images belongs to --data")
-            return None
+    def _file_dialogues(self) -> Sequence[BenchDialogue]:
+        """Read the file of --data or of the scenes that ship, before a model is loaded."""
+        if self.data is None and self.images is not None:
+            raise ValueError("--images belongs to --data")
+        if self.data is None and self.prompts > (most := len(scene_images(self.split))):
+            raise ValueError(f"--prompts is {self.prompts}: {most} {self.split} toy scenes ship; --data takes more")
         from specllava.bench.data_dialogues import data_dialogues
 
+        if self.data is None:
+            return data_dialogues(SCENES, None, self.prompts, self.turns, self.split)
         return data_dialogues(self.data, self.images, self.prompts, self.turns)
-
-    def _toy_dialogues(self) -> Sequence[BenchDialogue]:
-        from specllava.bench.toy_dialogues import toy_dialogues
-
-        return tuple(toy_dialogues(self.split, self.prompts, self.turns))
 
     def _chosen(self, dialogues: Sequence[BenchDialogue]) -> Sequence[BenchDialogue]:
         known = tuple(dict.fromkeys(dialogue.category for dialogue in dialogues))

@@ -51,11 +51,11 @@ def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTra
     """One run. Costs are fixed, nothing is known from earlier runs and no time that passes is learnt from."""
     from dataclasses import replace
 
+    from recipes.toy.draw import draw_scene
+    from recipes.toy.scene import sample_scene
     from specllava.core.config import DecodingConfig
     from specllava.core.growth.cost_model import CostModel, Costs
     from specllava.lane import lane_of
-    from specllava.toyworld.draw import draw_scene
-    from specllava.toyworld.scene import sample_scene
 
     costs = Costs(
         verify=tuple(1.0 + 0.0625 * more for more in range(64)),

@@ -23,8 +23,8 @@ from typing import Any, Final
 from specllava.core.config import short
 from specllava.core.limits import highest
 from specllava.core.question import Question
+from specllava.core.scenes import SCENES, scene_images
 from specllava.models.media.images import EncodedImage, read_size
-from specllava.toyworld.scene_questions import START, scene_questions
 from visual.page.pictures import Picture, PictureSource
 from visual.player.bounds import check_question
 
@@ -32,7 +32,7 @@ MAX_PROMPTS: Final = highest("prompts")
 MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_UNPACKED_BYTES: Final = 12 * 2**20  # of all entries of an archive
 MAX_PICTURE_BYTES: Final = 4 * 2**20
-MAX_SCENE: Final = 2**31 - 1
+MAX_SCENE: Final = len(scene_images("train")) - 1
 ENCRYPTED: Final = 0x1  # of an entry's flags
 LIST: Final = "prompts.jsonl"
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
@@ -72,8 +72,10 @@ def scene_prompts(count: int) -> tuple[PagePrompt, ...]:
     """
     if not 1 <= count <= MAX_PROMPTS:
         raise ValueError(f"{count} scenes: choose 1 to {MAX_PROMPTS}")
-    asked = enumerate(scene_questions("train", count))
-    return _check_prompts(PagePrompt(one.text, Picture(seed=START + number), one.name) for number, one in asked)
+    rows = (json.loads(line) for line in SCENES.read_text(encoding="utf-8").splitlines()[:count])
+    return _check_prompts(
+        PagePrompt(row["prompt"], Picture(file=str(SCENES.parent / row["image"])), row["image"]) for row in rows
+    )
 
 
 def file_prompts(path: Path) -> tuple[PagePrompt, ...]:
@@ -150,7 +152,7 @@ def _prompt(row: Any, pictures: Mapping[str, bytes]) -> PagePrompt:
     if type(scene) is int and image is None:
         if not 0 <= scene <= MAX_SCENE:
             raise ValueError(f"scene = {short(scene)}: a number from 0 to {MAX_SCENE:,} is expected")
-        return PagePrompt(text, Picture(seed=scene), f"scene {scene}")
+        return PagePrompt(text, Picture(file=str(scene_images("train")[scene])), f"scene {scene}")
     if not isinstance(image, str) or scene is not None:
         raise ValueError('either "image", the name of a picture or a data: address, or "scene", a number, is expected')
     is_address = image.startswith("data:")
