@@ -13,8 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
@@ -27,6 +25,8 @@ from specllava.runtime.engine import Engine
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PassInput
 from specllava.runtime.prompt import Prompt
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import sample_scene
 from specllava.verification.answer_settings import warpers
 from specllava.verification.sampling import warp
 

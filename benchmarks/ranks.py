@@ -8,7 +8,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from benchmarks.shared.command import run_command
-from recipes.toy.scene_questions import scene_questions
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import acceptance_by_rank
 from specllava.lane import Lane
@@ -26,8 +26,7 @@ def main(prompts: int = 40, preset: str = "toy") -> None:
     """
     pair = Pair.from_preset(preset)
     config = DecodingConfig(rule="topk", depth=1, width=RANKS, nodes=RANKS)
-    asked = [pair.prompt(one.image, one.text) for one in scene_questions("train", prompts)]
-    traces = [pair.run(Lane("topk", config, prompt)) for prompt in asked]
+    traces = [pair.run(Lane("topk", config, prompt)) for prompt in toy_prompts(pair, "train", prompts)]
     for rank, (taken, tried) in acceptance_by_rank(traces).items():
         Console().print(f"rank {rank}: {taken} of {tried} = {taken / tried:.3f}")
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from specllava.bench.toy_dialogues import toy_prompts
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
 from specllava.bench.lanes import bench_lanes
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.files import write_whole
 from specllava.core.growth.cost_model import CostModel

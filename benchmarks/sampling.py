@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-from specllava.bench.toy_dialogues import toy_prompts
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise

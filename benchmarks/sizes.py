@@ -41,17 +41,17 @@ from benchmarks.shared.guessing import (
     write_rates,
 )
 from benchmarks.shared.prices import Price, Seconds, time_passes
-from recipes.smol.draft_vlm import DraftVlmRecipe, fresh_draft
-from recipes.smol.drafts import DraftsRecipe, draft_job
-from recipes.toy.corpus import TALKING
-from recipes.toy.packing import PackedBatches
-from recipes.toy.recipe import ToyRecipe
 from specllava.distill.config import LoopConfig
 from specllava.distill.run import distil_files
 from specllava.findings.bootstrap import pooled_rate
 from specllava.findings.replays import straight_costs
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
+from specllava.smol.draft_vlm import DraftVlmRecipe, fresh_draft
+from specllava.smol.drafts import DraftsRecipe, draft_job
+from specllava.toyworld.corpus import TALKING
+from specllava.toyworld.packing import PackedBatches
+from specllava.toyworld.recipe import ToyRecipe
 
 SHAPES: Final = {
     "0.3 M": DraftShape(1, 112), "1.2 M": DraftShape(1, 256), "4.2 M": DraftShape(2, 384), "10.2 M": DraftShape(3, 512),

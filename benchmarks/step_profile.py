@@ -16,11 +16,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from specllava.bench.toy_dialogues import toy_prompts
 
 from benchmarks.shared.command import run_command, show_table
 from specllava.bench.bare_passes import BareSteps
 from specllava.bench.lanes import run_timed
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.core.config import DecodingConfig, RuleName
 from specllava.core.growth import grow
 from specllava.decoding import Request

@@ -20,10 +20,10 @@ from plotly.subplots import make_subplots
 from benchmarks.distillation import prepare, teach
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.pictures import write_png
-from recipes.toy.recipe import ToyRecipe
 from specllava.cli.options import write_json
 from specllava.distill.config import DistillConfig
 from specllava.findings.distillation import Report
+from specllava.toyworld.recipe import ToyRecipe
 from visual.figures import theme
 
 WIDTH, HEIGHT = 1000, 460

@@ -28,16 +28,6 @@ from benchmarks.shared.command import run_command, show, show_table
 from benchmarks.shared.draft_training import UNREAD, load_target, teach_draft, training_accelerator, with_loop
 from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
 from benchmarks.shared.questions import held_out_questions
-from recipes.smol.drafts import DraftsRecipe, draft_job
-from recipes.smol.losses import fact_losses
-from recipes.smol.rows import SmolBatches
-from recipes.toy.corpus import TALKING, content_ids
-from recipes.toy.language import QuestionAnswer
-from recipes.toy.packed_losses import target_losses
-from recipes.toy.packing import PackedBatches, Questioner
-from recipes.toy.recipe import ToyRecipe
-from recipes.toy.scene import Scene
-from recipes.toy.train import PROCESSOR, TARGET, TOWER, train
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import fit
@@ -45,6 +35,16 @@ from specllava.distill.run import distil_files
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
+from specllava.smol.drafts import DraftsRecipe, draft_job
+from specllava.smol.losses import fact_losses
+from specllava.smol.rows import SmolBatches
+from specllava.toyworld.corpus import TALKING, content_ids
+from specllava.toyworld.language import QuestionAnswer
+from specllava.toyworld.packed_losses import target_losses
+from specllava.toyworld.packing import PackedBatches, Questioner
+from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.scene import Scene
+from specllava.toyworld.train import PROCESSOR, TARGET, TOWER, train
 
 SHIPPED, QUANTISED, WORDED, SEED = "shipped", "int4", "other words", "another seed"
 VLM, EAGLE, TAUGHT = "draft VLM", "EagleVLM", "draft VLM, taught"

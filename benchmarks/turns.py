@@ -17,11 +17,11 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import Guessing, alone, cells, draw_rates, guess, over, rates, write_rates
-from recipes.toy.draw import draw_scene
-from recipes.toy.scene import sample_scene
-from recipes.toy.scene_questions import PICTURE_SIZE, START
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene import sample_scene
+from specllava.toyworld.scene_questions import PICTURE_SIZE, START
 
 QUESTIONS: Final = (  # such as the pair knows from any turn, whose answers are as long in each
     "What is on the left?", "How many objects are there?", "What is the weather like?", "What is on the right?",

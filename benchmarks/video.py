@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene_questions import PICTURE_SIZE, START
 from tqdm.auto import tqdm
 
 from benchmarks.clips.clip import Clip, sample_clip
@@ -27,6 +25,8 @@ from specllava.core.config import DecodingConfig
 from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.toyworld.draw import draw_scene
+from specllava.toyworld.scene_questions import PICTURE_SIZE, START
 
 DENSE, SPARSE = "the draft sees every frame", "the draft sees every second frame"
 ALL = "all questions"

@@ -14,13 +14,13 @@ from dataclasses import asdict, replace
 from itertools import chain, product
 from pathlib import Path
 
-from specllava.bench.toy_dialogues import toy_prompts
 from tqdm.auto import tqdm
 
 from benchmarks.replays import record
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.prices import UncorrectedCosts
 from specllava.bench.lanes import bench_lanes
+from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import CostModel, Costs

@@ -17,7 +17,6 @@ import pytest
 from support.browser import Visitor, assert_accessible
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab, synthetic_against
-from support.scenes import scene
 from support.visual_traces import FakeBackend
 from test_ab_prompts import png, zipped
 
@@ -40,12 +39,13 @@ from visual.page.comparison import (
 )
 from visual.page.comparison_prompts import LIST, MAX_PROMPTS, file_prompts
 from visual.page.dialogue import Dialogues
+from visual.page.pictures import Picture
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import Update, run_updates
 from visual.player.recorded import recorded_race
 
 A, B = DecodingConfig(rule="chain"), DecodingConfig()
-PICTURE = scene(1)
+PICTURE = Picture(seed=1)
 ROWS = "[...document.querySelectorAll('.against-result tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
 DONE = "!document.querySelector('.against-files').hidden"
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.scenes import scene
 
 from specllava.models.media.images import EncodedImage, open_image, read_size
 from visual.page.comparison_prompts import (
@@ -29,6 +28,7 @@ from visual.page.comparison_prompts import (
     questions,
     scene_prompts,
 )
+from visual.page.pictures import Picture
 
 
 def png(seed: int = 0, size: tuple[int, int] = (40, 30)) -> bytes:
@@ -57,7 +57,7 @@ def address(data: bytes) -> str:
 
 
 def test_lines_are_questions_about_one_picture() -> None:
-    picture = scene(3)
+    picture = Picture(seed=3)
     found = line_prompts("What?\n\n  And where?  \n", picture)
     assert [(prompt.text, prompt.picture) for prompt in found] == [("What?", picture), ("And where?", picture)]
 
@@ -86,7 +86,7 @@ def test_an_archive_is_read_with_its_pictures(tmp_path: Path) -> None:
 def test_lines_of_json_name_scenes_and_carry_pictures(tmp_path: Path) -> None:
     rows = [{"prompt": "One?", "scene": 7}, {"prompt": "Two?", "image": address(png(4))}]
     one, two = file_prompts(written(tmp_path, *rows))
-    assert one.picture.open().tobytes() == scene(7).open().tobytes()
+    assert one.picture.open().tobytes() == Picture(seed=7).open().tobytes()
     assert two.picture.open().size == (40, 30)
 
 

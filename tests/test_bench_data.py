@@ -4,9 +4,9 @@ import json
 
 import pytest
 from PIL import Image
-from specllava.bench.toy_dialogues import CATEGORIES, toy_dialogues
 
 from specllava.bench.data_dialogues import MAX_CATEGORIES, data_dialogues
+from specllava.bench.toy_dialogues import CATEGORIES, toy_dialogues
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ from benchmarks.clips.batches import ClipBatches
 from benchmarks.clips.clip import FRAMES, beside, sample_clip
 from benchmarks.clips.questions import CLIP_FAMILIES
 from benchmarks.shared.draft_training import packed_draft_losses
-from recipes.toy.build import build_processor, special_ids
-from recipes.toy.corpus import draw_pixels, encode_chat
-from recipes.toy.draw import draw_scene, shown_at
-from recipes.toy.hints import first_tokens
-from recipes.toy.packed_losses import packed_states
-from recipes.toy.phrases import NUMBERS
-from recipes.toy.recipe import ToyRecipe
-from recipes.toy.scene import CELLS, HELD_OUT, SPLITS
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.runtime.vision import merge_features
+from specllava.toyworld.build import build_processor, special_ids
+from specllava.toyworld.corpus import draw_pixels, encode_chat
+from specllava.toyworld.draw import draw_scene, shown_at
+from specllava.toyworld.hints import first_tokens
+from specllava.toyworld.packed_losses import packed_states
+from specllava.toyworld.phrases import NUMBERS
+from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.scene import CELLS, HELD_OUT, SPLITS
 
 COUNT = 1500
 CLIPS = [(split, seed, sample_clip(seed, split)) for split in SPLITS for seed in range(COUNT)]

@@ -18,13 +18,13 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers import models as bpe
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
+from recipes.toy.__main__ import main as toy
 from recipes.toy.build import SPECIAL
 from recipes.toy.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
 from recipes.toy.draw import draw_scene
 from recipes.toy.export import EXPORT_START
 from recipes.toy.packing import PackedBatches
 from recipes.toy.vision import SceneBatches
-from specllava.cli.main import main
 from specllava.core.config import DecodingConfig
 from specllava.distill import features as caching
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
@@ -128,7 +128,7 @@ def test_usable_rows_come_back_as_they_are(place, indexed):
 
 
 def test_exported_scenes_are_a_data_file(tmp_path, capsys):
-    assert main(["toyworld", "export", "--count", "7", "--output", str(tmp_path / "scenes")]) == 0
+    assert toy(["export", "--count", "7", "--output", str(tmp_path / "scenes")]) == 0
     data, images = tmp_path / "scenes" / "data.json", tmp_path / "scenes" / "images"
     found = index_rows(data, images, tmp_path / "index")
     assert not found.reasons.counts and len(list(images.iterdir())) == 7
@@ -137,7 +137,7 @@ def test_exported_scenes_are_a_data_file(tmp_path, capsys):
         assert found[number].turns == tuple(text for turn in turns for text in (turn.question, turn.answer))
         drawn = open_image(images / found[number].images[0])
         assert drawn.tobytes() == draw_scene(scene, 128).convert("RGB").tobytes()
-    assert main(["toyworld", "export", "--output", str(tmp_path / "scenes")]) == 1
+    assert toy(["export", "--output", str(tmp_path / "scenes")]) == 1
     assert f"{data} is there already: choose another --output" in capsys.readouterr().err
 
 

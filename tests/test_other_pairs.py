@@ -318,7 +318,7 @@ def test_an_address_names_a_pair_that_is_offered_or_is_told_why_not(
 def test_an_address_with_a_pair_that_is_not_fetched_says_how_to_fetch_it(tmp_path: Path) -> None:
     state = linked(tmp_path, FETCH_SMOL)
     assert pair_notice(state, SMOL) == f"The pair smol cannot be loaded here: {FETCH_SMOL}"
-    assert "python -m specllava fetch smol" in FETCH_SMOL
+    assert "python -m recipes.smol fetch" in FETCH_SMOL
     alone = replace(state, choices=ModelChoices())
     assert pair_notice(alone, SMOL) == "There is no pair 'smol' to choose: this page has its own pair only."
     both = follow_address(state, RaceReplays(partial(race_values, state)), {"example": "nope", "pair": SMOL})

@@ -15,12 +15,12 @@ from benchmarks import calibration, confidence, distance, early, mechanisms, per
 from benchmarks.shared.calibration import error_interval
 from benchmarks.shared.guessing import GuessingConfig, alone, guess, speculate
 from benchmarks.shared.prices import STATED
-from recipes.toy.scene_questions import scene_questions
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, acceptance_by_rank, calibration_error, reliability
 from specllava.models.drafts.draft_classes import own_draft
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.runtime.scoring import draft_log_probs
+from specllava.toyworld.scene_questions import scene_questions
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
 

@@ -19,13 +19,13 @@ from benchmarks.distance import KINDS, asked
 from benchmarks.shared import draft_training
 from benchmarks.shared.draft_training import DraftShape
 from benchmarks.shared.guessing import DifferError, Guessing, guess
-from recipes.toy import train
-from recipes.toy.corpus import TALKING, content_ids
-from recipes.toy.packing import PackedBatches
-from recipes.toy.recipe import ToyRecipe
-from recipes.toy.scene import sample_scene
 from specllava.core.config import DecodingConfig
 from specllava.distill.config import LoopConfig
+from specllava.toyworld import train
+from specllava.toyworld.corpus import TALKING, content_ids
+from specllava.toyworld.packing import PackedBatches
+from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.scene import sample_scene
 
 SHORT = DecodingConfig(max_new_tokens=12, nodes=8, depth=4)
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from benchmarks import english
-from recipes.smol.questions import FREE
 from specllava.core.config import DecodingConfig
+from specllava.smol.questions import FREE
 
 
 def test_tokens_are_grouped_by_their_word_and_by_what_stands_before():

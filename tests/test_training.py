@@ -18,6 +18,7 @@ from transformers import LlavaForConditionalGeneration
 
 from benchmarks.shared.draft_training import UNREAD
 from recipes.toy import lessons, scene_questions
+from recipes.toy.__main__ import main
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.corpus import (
     ChatBatches,
@@ -50,7 +51,6 @@ from recipes.toy.scene import (
 )
 from recipes.toy.train import SEED_STRIDE, TALKING_START, VALIDATION_START, deepen
 from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
-from specllava.cli.main import main
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
@@ -324,7 +324,7 @@ def fresh_accelerate():
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
-    command = ["toyworld", "train", "--output", str(tmp_path), "--tiny"]
+    command = ["train", "--output", str(tmp_path), "--tiny"]
     assert main(command) == 0
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]

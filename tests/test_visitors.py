@@ -21,7 +21,6 @@ from PIL import Image
 from support.browser import FINISHED, Visit, visits
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
-from support.scenes import scene
 from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_recorded
 
@@ -118,7 +117,7 @@ def test_uploads_of_who_left_go_five_minutes_after_their_last_use(monkeypatch: p
     assert store.nbytes == upload().nbytes + ENTRY_BYTES
 
 
-def test_scenes_and_pictures_of_the_page_are_named_by_what_they_are_and_never_lost(tmp_path: Path) -> None:
+def test_pictures_of_the_page_are_named_by_what_they_are_and_never_lost(tmp_path: Path) -> None:
     """Also by a server that was started anew: the browser's page is the old one."""
     files = [tmp_path / f"{colour}.png" for colour in COLOURS]
     for file, colour in zip(files, COLOURS, strict=True):
@@ -126,16 +125,11 @@ def test_scenes_and_pictures_of_the_page_are_named_by_what_they_are_and_never_lo
     before, after = UploadStore(0), UploadStore(0)
     before.share(files)
     names = [before.reference("me", Picture(file=str(file))) for file in files]
-    drawn = (scene(0), scene(0, "held-out"), scene(7), scene(7, "held-out"))
-    scenes = [before.reference("me", one) for one in drawn]
     after.share(reversed(files[1:]))
     for file, name in list(zip(files, names, strict=True))[1:]:
         picture = after.picture(name)
         assert picture is not None and picture.open() == Image.open(file).convert("RGB")
     assert lost(after.picture(names[0])) == UNKNOWN, "gone from the page: no other takes its place"
-    assert [(one.seed, one.split) for one in map(after.picture, scenes) if isinstance(one, Picture)] == [
-        (0, "train"), (0, "held-out"), (7, "train"), (7, "held-out"),
-    ]  # fmt: skip
     assert before.nbytes == after.nbytes == 0
 
 

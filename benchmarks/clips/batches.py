@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from specllava.toyworld.corpus import draw_pixels
-from specllava.toyworld.draw import shown_at
-from specllava.toyworld.hints import Hints, first_tokens
-from specllava.toyworld.packing import pack_row, pad_rows
-from specllava.toyworld.scene import Scene
 from torch import Tensor
 
 from benchmarks.clips.clip import Clip, sample_clip
 from benchmarks.clips.questions import CLIP_FAMILIES
 from specllava.distill.losses import IGNORE
+from specllava.toyworld.corpus import draw_pixels
+from specllava.toyworld.draw import shown_at
+from specllava.toyworld.hints import Hints, first_tokens
+from specllava.toyworld.packing import pack_row, pad_rows
+from specllava.toyworld.scene import Scene
 
 MARKS: Final = "0789"  # of the frames of a clip, in their order: digits that no cell has
 

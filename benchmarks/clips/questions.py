@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.clips.clip import Clip
 from specllava.toyworld.language import QuestionAnswer, caption, polish
 from specllava.toyworld.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
 from specllava.toyworld.scene import COLOURS, KINDS, Thing
-
-from benchmarks.clips.clip import Clip
 
 _SPOTS: Final = {word: place for words in (COLUMN_WORDS, ROW_WORDS) for place, all_ in words.items() for word in all_}
 _WAYS: Final = frozenset({*_SPOTS, "returns"})

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from specllava.toyworld.corpus import content_ids
-from specllava.toyworld.packed_losses import target_losses
-from specllava.toyworld.recipe import ToyRecipe
 from transformers import AutoProcessor
 
 from benchmarks.clips.batches import ClipBatches
@@ -25,6 +22,9 @@ from specllava.distill.config import LoopConfig
 from specllava.distill.loop import fit
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.presets import presets
+from specllava.toyworld.corpus import content_ids
+from specllava.toyworld.packed_losses import target_losses
+from specllava.toyworld.recipe import ToyRecipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from recipes.toy.build import special_ids
-from recipes.toy.packed_losses import packed_states, slot_loss
-from recipes.toy.recipe import ToyRecipe
-from recipes.toy.train import bfloat16_is_fast
 from specllava.distill.config import DistillConfig, LoopConfig
 from specllava.distill.loop import Batch, Losses, fit
 from specllava.distill.losses import answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.toyworld.build import special_ids
+from specllava.toyworld.packed_losses import packed_states, slot_loss
+from specllava.toyworld.recipe import ToyRecipe
+from specllava.toyworld.train import bfloat16_is_fast
 
 UNREAD: Final = 70_000_000  # sample numbers that no other training reaches
 
