@@ -132,19 +132,24 @@ class Bench:
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
 
-    def _file_dialogues(self) -> Sequence[BenchDialogue]:
-        """Read the file of --data or of the scenes that ship, before a model is loaded."""
+    def _file_dialogues(self) -> Sequence[BenchDialogue] | None:
+        """Read the file of --data, if there is one, before a model is loaded."""
         if self.data is None and self.images is not None:
             raise ValueError("--images belongs to --data")
         if self.data is None and self.prompts > (most := len(scene_images(self.split))):
             raise ValueError(f"--prompts is {self.prompts}: {most} {self.split} toy scenes ship; --data takes more")
+        if self.data is None:
+            return None
         from specllava.bench.data_dialogues import data_dialogues
 
-        if self.data is None:
-            return data_dialogues(SCENES, None, self.prompts, self.turns, self.split)
         return data_dialogues(self.data, self.images, self.prompts, self.turns)
 
-    def _chosen(self, dialogues: Sequence[BenchDialogue]) -> Sequence[BenchDialogue]:
+    def _chosen(self, dialogues: Sequence[BenchDialogue] | None) -> Sequence[BenchDialogue]:
+        """Choose by category among the dialogues of --data, or those about the scenes that ship."""
+        if dialogues is None:
+            from specllava.bench.data_dialogues import data_dialogues
+
+            dialogues = data_dialogues(SCENES, None, self.prompts, self.turns, self.split)
         known = tuple(dict.fromkeys(dialogue.category for dialogue in dialogues))
         if unknown := [category for category in self.categories if category not in known]:
             raise ValueError(f"no question is of the category {unknown[0]}: there are {', '.join(known)}")
