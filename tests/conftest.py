@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
     from visual.page.app_state import AppState
 
+pytest_plugins = ["support.cpu"]
+# Some images forbid Python to keep what it compiled: then each process that a test starts would compile 5,000 files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 settings.register_profile(
     "specllava",
     derandomize=True,
