@@ -13,7 +13,6 @@ import tyro
 from pydantic import ValidationError
 from rich.console import Console
 
-from specllava.cli.audit import Audit
 from specllava.cli.bench import Bench
 from specllava.cli.compare import Compare
 from specllava.cli.custom_generate import CustomGenerate
@@ -38,7 +37,6 @@ DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack 
 Command = (
     Annotated[Generate, tyro.conf.subcommand("generate")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Audit, tyro.conf.subcommand("audit")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
     | Annotated[Fetch, tyro.conf.subcommand("fetch")]
@@ -75,11 +73,10 @@ Command = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0 only on success, 130 after Ctrl-C, errors in one line on stderr."""
-    command: Any = None
     try:
-        command = _parse(arguments)
-        run: Callable[[Console], int | None] = command.run
-        return run(Console()) or 0
+        run: Callable[[Console], None] = _parse(arguments).run
+        run(Console())
+        return 0
     except KeyboardInterrupt:
         return _fail("stopped", 130)
     except BaseException as error:  # whatever went wrong, a stack trace is printed on request only
@@ -87,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         if os.environ.get(DEBUG):
             traceback.print_exc()
-        return _fail(_error_line(error), getattr(command, "error_code", 1))
+        return _fail(_error_line(error))
 
 
 def _error_line(error: BaseException) -> str:
