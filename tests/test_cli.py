@@ -104,12 +104,6 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     assert report["identical"] == (report["target_only"]["token_ids"] == report["speculative"]["token_ids"])
     assert "identical" in printed and "tau" in printed and "times as fast" in printed
-    counts = report["speculative"]["metrics"]["speculative_decoding"]
-    assert counts["num_spec_steps"] == len(counts["per_step_drafted"]) == sum(counts["acceptance_histogram"])
-    assert counts["mean_acceptance_length"] == 1 + sum(counts["per_step_accepted"]) / counts["num_spec_steps"]
-    assert report["target_only"]["metrics"] == {"speculative_decoding": None}
-    assert main(["trace", "import", str(out)]) == 0
-    assert f"{counts['num_draft_tokens']} guesses" in capsys.readouterr().out
     traces = json.loads(trace.read_text())
     ids = [traces["speculative"]["prefill"]["first_token"]]
     ids += [token for step in traces["speculative"]["steps"] for token in step["emitted"]]

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
-from specllava.core.acceptance import Acceptance, DraftedStep
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
 from specllava.findings.bootstrap import Part, Ratio, pooled_rate, pooled_ratio
 from specllava.lane import TARGET_ONLY
@@ -42,12 +41,6 @@ def totals_of(runs: Sequence[TimedRun]) -> RunTotals:
         )
         for run in runs
     )
-
-
-def acceptance_of(runs: Sequence[TimedRun]) -> Acceptance:
-    """Count the steps of a lane that drafted."""
-    steps = (step for run in runs for step in run.steps if step.target_width > 1)
-    return Acceptance.of(DraftedStep(step.target_width - 1, step.accepted) for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +77,6 @@ class LaneResult:
         mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
             difference is that of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
-        acceptance: of the steps that drafted.
         floor: the steps whose passes were run once more, bare; ``None`` if none were.
         joules: per token of whole runs; ``None`` where nothing counted them.
         peak_bytes: the highest of all runs; ``None`` where it is not known.
@@ -97,7 +89,6 @@ class LaneResult:
     mismatches: int
     ties: int
     margins: tuple[float | None, ...]
-    acceptance: Acceptance
     floor: Floor | None = None
     joules: Ratio | None = None
     peak_bytes: int | None = None
@@ -141,7 +132,6 @@ class LaneResult:
             "margins": list(self.margins),
             "runs": totals.runs,
             "tokens": totals.tokens,
-            "metrics": {"speculative_decoding": self.acceptance.as_json()},
         }
 
 
@@ -174,7 +164,6 @@ def pool(
             mismatches=len(differing) - ties,
             ties=ties,
             margins=tuple(differing),
-            acceptance=acceptance_of(own),
             floor=Floor.of(own),
             joules=_joules_per_token(own, dialogues),
             peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),

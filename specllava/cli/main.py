@@ -28,7 +28,6 @@ from specllava.cli.site import Site
 from specllava.cli.smol import EvaluateSmol, TrainSmol
 from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
-from specllava.cli.trace_import import ImportLog
 from specllava.core.config import one_line
 from specllava.core.errors import PAGE_HINT, is_out_of_memory, is_panic, lacks_page
 
@@ -64,9 +63,8 @@ Command = (
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]
         | Annotated[Export, tyro.conf.subcommand("export")]
-        | Annotated[Join, tyro.conf.subcommand("join")]
-        | Annotated[ImportLog, tyro.conf.subcommand("import")],
-        tyro.conf.subcommand("trace", description="Saved races, and other engines' counts, with no model at hand."),
+        | Annotated[Join, tyro.conf.subcommand("join")],
+        tyro.conf.subcommand("trace", description="Saved races, with no model at hand."),
     ]
 )
 
