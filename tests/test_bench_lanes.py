@@ -151,7 +151,7 @@ def test_lanes_take_turns_in_an_order_drawn_by_the_seed():
             name: lambda prompt, seen=seen, name=name, run=run: (seen.append(name), run(prompt))[1]
             for name, run in runners_of(pair, SHORT).items()
         }
-        measure(pair, [single(3)] * 3, runners, SHORT, replace(QUICK, seed=seed, rounds=2, floor=False))
+        measure(pair, [single(3)] * 3, runners, SHORT, replace(QUICK, seed=seed, rounds=2))
         rounds = [tuple(seen[at : at + len(runners)]) for at in range(0, len(seen), len(runners))]
         assert len(rounds) == 6 and all(set(each) == set(runners) for each in rounds)
         assert len(set(rounds)) > 2
@@ -167,7 +167,7 @@ def test_warm_up_goes_on_until_two_rounds_agree_and_no_longer():
     def timed(prompt):
         return replace(target_only(prompt), wall_seconds=next(times))
 
-    plan = replace(QUICK, within=0.05, floor=False)
+    plan = replace(QUICK, within=0.05)
     found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
     assert found.warm_up.rounds == 3 and found.warm_up.agreed
     assert found.warm_up.change == pytest.approx(0.0125)

@@ -130,14 +130,14 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
         # The whole loop with its prefill, in seconds on the wall: no less than what the lane's own clock counts.
         assert lane["ms_per_token_wall"] >= lane["ms_per_token_end_to_end"] > 0
         low, high = lane["interval"]
-        assert low <= lane["speedup"] <= high and lane["overhead"] > -1
+        assert low <= lane["speedup"] <= high
     assert lanes["target-only"]["tau"] == lanes["transformers"]["tau"] == 1.0
     assert report["reference"] in ("target-only", "transformers") and lanes[report["reference"]]["speedup"] == 1.0
     assert lanes[report["reference"]]["interval"] == [1.0, 1.0]
     assert lanes["entropy"]["tau"] > 1.5
     assert len({lane["tokens"] for lane in lanes.values()}) == 1  # the same answers, counted the same way
     assert list(report["categories"]) == ["describe", "count", "story"]
-    assert {"commit", "cpu", "before", "after", "copy_gb_per_second"} <= set(report["machine"])
+    assert {"commit", "cpu", "cores", "threads"} <= set(report["machine"])
 
 
 def test_evaluate_counts_what_was_right(tmp_path):

@@ -19,7 +19,6 @@ from benchmarks.shared.intervals import PANEL_WIDTH, Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from benchmarks.shared.prices import GUESS, LEVEL
 from benchmarks.shared.questions import held_out_questions
-from specllava.bench.draft_quality import draft_scores
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rule import GrowthRule
@@ -31,6 +30,7 @@ from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 
 
 class DifferError(AssertionError):
@@ -167,7 +167,9 @@ def guess(
 def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int, right: bool = False) -> Guessing:
     """Score the draft on an answer that :func:`speculate` gave."""
     answer = trace.token_ids
-    scores = draft_scores(pair, prompt, answer)
+    assert pair.draft is not None, "the pair has no draft to be scored"
+    ours = draft_log_probs(pair.target, pair.draft, prompt, answer)
+    scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer), answer)
     counts = summarise([trace])
     agreed = sum(one == token for one, token in zip(scores.guesses, answer, strict=True))
     entropy, divergence = math.fsum(scores.entropies), math.fsum(scores.divergences)

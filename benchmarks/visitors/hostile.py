@@ -22,7 +22,6 @@ import httpx
 import psutil
 from PIL import Image
 
-from specllava.bench.peak_memory import reset_resident_peak, resident_peak
 from specllava.core.limits import MIB, Limits
 
 MOST_SECONDS: Final = 0.5  # of the processor, for one request
@@ -238,3 +237,18 @@ def _watched(address: str) -> Iterator[list[float]]:
     finally:
         over.set()
         watcher.join()
+
+
+def reset_resident_peak(process: int) -> bool:
+    """Reset a process's peak of resident memory; return whether the system can."""
+    try:
+        Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def resident_peak(process: int) -> int:
+    """Return a process's peak of resident memory in bytes, where it can be reset."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])

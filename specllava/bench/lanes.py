@@ -106,7 +106,6 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     A prompt is encoded once for all lanes. The towers' passes are added to the time of each lane that reads their
     features, as in its prefill. No time counts in which passes are captured.
     """
-    read = lane.prompt.draft_prompt or lane.prompt
     started = now(pair.device) - pair.engines.capture_seconds
     request = pair.request(lane, record=False)
     steps, widths = list[StepTrace](), list[tuple[int, ...]]()
@@ -120,4 +119,4 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     assert isinstance(prefill, Prefill)
     if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:
         seconds += lane.prompt.draft_prompt.vision_seconds
-    return TimedRun.of_events(prefill, steps, widths, read.length, seconds)
+    return TimedRun.of_events(prefill, steps, widths, seconds)

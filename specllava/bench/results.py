@@ -13,7 +13,7 @@ from typing import Any, Final
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
-from specllava.findings.bootstrap import Part, Ratio, pooled_rate, pooled_ratio
+from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
 
 TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # without guesses
@@ -44,29 +44,6 @@ def totals_of(runs: Sequence[TimedRun]) -> RunTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """Steps whose passes were run once more, bare.
-
-    Args:
-        passes: of the target in those steps.
-        decode, bare: seconds of the steps, and of their passes.
-    """
-
-    passes: int
-    decode: float
-    bare: float
-
-    @classmethod
-    def of(cls, runs: Sequence[TimedRun]) -> Floor | None:
-        """Add up the runs that have a floor; ``None`` if none has."""
-        known = [(run, run.bare_seconds) for run in runs if run.bare_seconds and run.steps]
-        if not known:
-            return None
-        steps = sum(len(run.steps) for run, _ in known)
-        return cls(steps, math.fsum(run.decode_seconds for run, _ in known), math.fsum(bare for _, bare in known))
-
-
-@dataclass(frozen=True, slots=True)
 class LaneResult:
     """A lane, compared with the fastest lane of the target alone.
 
@@ -77,9 +54,6 @@ class LaneResult:
         mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
             difference is that of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
-        floor: the steps whose passes were run once more, bare; ``None`` if none were.
-        joules: per token of whole runs; ``None`` where nothing counted them.
-        peak_bytes: the highest of all runs; ``None`` where it is not known.
     """
 
     totals: RunTotals
@@ -89,14 +63,6 @@ class LaneResult:
     mismatches: int
     ties: int
     margins: tuple[float | None, ...]
-    floor: Floor | None = None
-    joules: Ratio | None = None
-    peak_bytes: int | None = None
-
-    @property
-    def overhead(self) -> float | None:
-        """Cycle time over its floor, minus one; ``None`` if the floor was not measured."""
-        return self.floor.decode / self.floor.bare - 1 if self.floor else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the lane's row of ``bench --json``; times in milliseconds, levels and guesses per target pass."""
@@ -117,15 +83,10 @@ class LaneResult:
             "guesses": totals.drafted / passes,
             **{name: 1e3 * seconds / passes for name, seconds in per_pass.items()},
             "ms_cycle": 1e3 * totals.decode_seconds / passes,
-            "ms_floor": None if self.floor is None else 1e3 * self.floor.bare / self.floor.passes,
-            "overhead": self.overhead,
             "speedup": _number(self.speedup.value),
             "interval": _interval(self.speedup),
             "speedup_end_to_end": _number(self.end_to_end.value),
             "interval_end_to_end": _interval(self.end_to_end),
-            "j_per_token": None if self.joules is None else _number(self.joules.value),
-            "j_per_token_interval": None if self.joules is None else _interval(self.joules),
-            "mb_peak": None if self.peak_bytes is None else 1e-6 * self.peak_bytes,
             "efficiency": _number(_ratio(self.speedup.value, totals.tau)),
             "mismatches": self.mismatches,
             "ties": self.ties,
@@ -164,9 +125,6 @@ def pool(
             mismatches=len(differing) - ties,
             ties=ties,
             margins=tuple(differing),
-            floor=Floor.of(own),
-            joules=_joules_per_token(own, dialogues),
-            peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),
         )
     return results
 
@@ -222,13 +180,6 @@ def _parts(runs: Sequence[TimedRun], dialogues: Sequence[int], part: Callable[[T
         own[0] += first
         own[1] += second
     return [(first, second) for first, second in sums.values()]
-
-
-def _joules_per_token(runs: Sequence[TimedRun], dialogues: Sequence[int]) -> Ratio | None:
-    """Return the joules per token of whole runs; ``None`` if any was not counted."""
-    if any(run.joules is None for run in runs):
-        return None
-    return pooled_rate(_parts(runs, dialogues, lambda run: (run.joules or 0.0, len(run.token_ids))))
 
 
 def _interval(ratio: Ratio, unit: float = 1.0) -> list[float] | None:

@@ -127,7 +127,7 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
         except Exception as error:
             raise LaneFailedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         wall_seconds = now(device) - started
-    return arrivals.run(started, wall_seconds, sum(tower), prompt, frozenset(ends), config.max_new_tokens)
+    return arrivals.run(started, wall_seconds, sum(tower), frozenset(ends), config.max_new_tokens)
 
 
 class _Arrivals(BaseStreamer):
@@ -154,7 +154,7 @@ class _Arrivals(BaseStreamer):
         """Nothing is left to print."""
 
     def run(
-        self, started: float, wall_seconds: float, vision: float, prompt: Prompt, ends: frozenset[int], limit: int
+        self, started: float, wall_seconds: float, vision: float, ends: frozenset[int], limit: int
     ) -> TimedRun:
         """Make the run of what arrived."""
         emitted_ids = [token for tokens in self._tokens[1:] for token in tokens]
@@ -168,9 +168,7 @@ class _Arrivals(BaseStreamer):
             accepted = min(len(tokens) - 1, emitted)
             steps.append(TimedStep(emitted, accepted, sum(target), draft, verify=seconds))
         read = self._times[1] - started
-        return TimedRun(
-            kept, first, prompt.length, prompt.length, vision, max(0.0, read - vision), tuple(steps), wall_seconds
-        )
+        return TimedRun(kept, first, vision, max(0.0, read - vision), tuple(steps), wall_seconds)
 
 
 @contextmanager
