@@ -39,7 +39,7 @@ def figure(measured: Measured) -> go.Figure:
             error_x={"array": [above for above, _ in ends], "arrayminus": [below for _, below in ends]},
         )
     )
-    setting, reference = measured.setting, fastest_alone(measured.runs)
+    setting, reference = measured.setting, fastest_alone(measured)
     title = f"{setting.pair} pair, {setting.device}, {setting.dtype}: speed-up over {reference}, 95 % intervals"
     drawn.add_vline(x=1.0, line={"color": "#8b9096", "dash": "dot"})
     drawn.update_layout(
@@ -68,7 +68,7 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
         markdown([head.replace("-\n", "").replace("\n", " ") for head in heads], rows)
         for heads, rows in table_rows(results, categories)
     ]
-    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))]))
+    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured))]))
     write_json(json, report_of(measured, results, categories))
     if picture:
         write_png(figure(measured), picture)

@@ -122,8 +122,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     assert "…" not in printed.out and "wall" in printed.out
     report = json.loads(out.read_text())
     lanes = report["lanes"]
-    others = {f"transformers{kind}" for kind in ("", "-assisted", "-assisted-sighted", "-prompt-lookup")}
-    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup", *others} and report["failures"] == {}
+    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup"}
     for lane in lanes.values():
         assert {"tau", "ms_per_token", "speedup", "efficiency", "mismatches", "ties", "runs"} <= set(lane)
         assert lane["mismatches"] == 0 and lane["runs"] == 3
@@ -131,9 +130,8 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
         assert lane["ms_per_token_wall"] >= lane["ms_per_token_end_to_end"] > 0
         low, high = lane["interval"]
         assert low <= lane["speedup"] <= high
-    assert lanes["target-only"]["tau"] == lanes["transformers"]["tau"] == 1.0
-    assert report["reference"] in ("target-only", "transformers") and lanes[report["reference"]]["speedup"] == 1.0
-    assert lanes[report["reference"]]["interval"] == [1.0, 1.0]
+    assert lanes["target-only"]["tau"] == lanes["target-only"]["speedup"] == 1.0
+    assert report["reference"] == "target-only" and lanes["target-only"]["interval"] == [1.0, 1.0]
     assert lanes["entropy"]["tau"] > 1.5
     assert len({lane["tokens"] for lane in lanes.values()}) == 1  # the same answers, counted the same way
     assert list(report["categories"]) == ["describe", "count", "story"]

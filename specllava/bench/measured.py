@@ -12,6 +12,7 @@ from specllava.bench.timed_run import TimedRun
 from specllava.core.config import one_line
 from specllava.core.trace import RecordedConfig, RunInfo
 from specllava.core.trace_fields import Count, Many, Record, Seconds
+from specllava.lane import TARGET_ONLY
 
 FORMAT: Final = "specllava bench steps 1"
 
@@ -61,7 +62,7 @@ class Measured(Record):
         prompts: in order.
         runs: by lane, those of the first round over all prompts, then those of the next round.
         margins: the target's, as ``(prompt, position, margin)``, where a lane's token differs.
-        failures: lanes that failed, and why.
+        alone: lanes without guesses; speed-ups are over the fastest of them.
     """
 
     data: str
@@ -74,7 +75,7 @@ class Measured(Record):
     prompts: Many[BenchPrompt]
     runs: dict[str, Many[TimedRun]]
     margins: Many[tuple[int, int, float]] = ()
-    failures: dict[str, str] | None = None
+    alone: Many[str] = (TARGET_ONLY,)
     format: Literal["specllava bench steps 1"] = FORMAT
 
     def to_json(self) -> bytes:

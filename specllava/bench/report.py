@@ -38,7 +38,6 @@ def report_of(
     report: dict[str, Any] = {
         "lanes": rows(results),
         "categories": {name: rows(own) for name, own in categories.items()},
-        "failures": measured.failures,
         "data": measured.data,
         "prompts": len(measured.prompts),
         "rounds": measured.rounds,
@@ -48,5 +47,5 @@ def report_of(
         "machine": measured.machine,
     }
     if not tokens_alone:
-        report |= {"reference": fastest_alone(measured.runs), "warm_up": asdict(measured.warm_up)}
+        report |= {"reference": fastest_alone(measured), "warm_up": asdict(measured.warm_up)}
     return report

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
@@ -16,7 +16,6 @@ from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
 
-TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # without guesses
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
 
 
@@ -100,7 +99,7 @@ def pool(
     runs: Mapping[str, Sequence[TimedRun]],
     dialogues: Sequence[int],
     margins: Margins | None = None,
-    base: str | None = None,
+    base: str = TARGET_ONLY,
 ) -> dict[str, LaneResult]:
     """Pool every lane's runs and compare them with one lane of the target alone.
 
@@ -108,10 +107,9 @@ def pool(
         runs: by lane, the reference ``target-only`` among them; of all lanes the same prompts, round after round.
         dialogues: for each prompt the number of its dialogue.
         margins: the target's, where a lane's token differs; a difference without one is no near-tie.
-        base: lane that speed-ups are over; the fastest of the target alone without it.
+        base: lane that speed-ups are over.
     """
-    fastest = runs[base or fastest_alone(runs)]
-    base_steps, base_wall = _parts(fastest, dialogues, _decoding), _parts(fastest, dialogues, _whole)
+    base_steps, base_wall = (_parts(runs[base], dialogues, part) for part in (_decoding, _whole))
     results = {}
     for name, own in runs.items():
         differing = [(margins or {}).get(position) for position in differences(runs[TARGET_ONLY], own, len(dialogues))]
@@ -137,7 +135,7 @@ def results_of(measured: Measured, category: str | None = None) -> dict[str, Lan
     runs = {name: [own[number] for number in numbers] for name, own in measured.runs.items()}
     number_of = {prompt: number for number, prompt in enumerate(chosen)}
     margins = {(number_of[p], at): margin for p, at, margin in measured.margins if p in number_of}
-    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured.runs))
+    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured))
 
 
 def categories_of(measured: Measured) -> tuple[str, ...]:
@@ -145,9 +143,9 @@ def categories_of(measured: Measured) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked.category for asked in measured.prompts))
 
 
-def fastest_alone(runs: Mapping[str, Sequence[TimedRun]]) -> str:
+def fastest_alone(measured: Measured) -> str:
     """Return the name of the fastest lane of the target alone, prompts apart."""
-    totals = {name: totals_of(runs[name]) for name in TARGET_ONLY_LANES if name in runs}
+    totals = {name: totals_of(measured.runs[name]) for name in measured.alone if name in measured.runs}
     return min(totals, key=lambda name: totals[name].seconds_per_token)
 
 

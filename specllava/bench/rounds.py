@@ -16,7 +16,6 @@ from specllava.bench.machine import machine_of
 from specllava.bench.measured import BenchPrompt, Measured, WarmUp
 from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
-from specllava.bench.transformers_lanes import LaneFailedError
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare_ids
 from specllava.lane import Lane
@@ -37,6 +36,7 @@ class Plan:
         seed: of the order of lanes.
         within: share within which two warm-up rounds must agree in every lane; ``None``: no warm-up.
         command: that was given, for the report.
+        alone: as in :class:`~specllava.bench.measured.Measured`.
     """
 
     data: str
@@ -44,6 +44,7 @@ class Plan:
     seed: int = 0
     within: float | None = 0.05
     command: str = ""
+    alone: tuple[str, ...] = (REFERENCE,)
 
 
 class BenchStopped(KeyboardInterrupt):
@@ -58,8 +59,6 @@ def measure(
     pair: Pair, dialogues: Sequence[BenchDialogue], runners: Mapping[str, Runner], config: DecodingConfig, plan: Plan
 ) -> Measured:
     """Run every lane on the prompts of all dialogues.
-
-    A lane of ``transformers`` that fails is left out from there on, and the report says why.
 
     Raises:
         BenchStopped: Ctrl-C, once something was measured.
@@ -76,7 +75,7 @@ class _Bench:
         plan: Plan,
     ) -> None:  # fmt: skip
         self._pair, self._config, self._plan = pair, config, plan
-        self._runners, self._failures = dict(runners), dict[str, str]()
+        self._runners = runners
         self._machine = machine_of(pair.device, plan.command)
         self._asked: list[BenchPrompt] = []
         self._prompts: list[Prompt] = []
@@ -127,14 +126,7 @@ class _Bench:
         names = list(self._runners)
         self._order.shuffle(names)
         for name in names:
-            try:
-                run = self._runners[name](prompt)
-            except LaneFailedError as error:
-                self._failures[name] = str(error)
-                del self._runners[name]
-                self._runs.pop(name, None)
-            else:
-                runs[name].append(run)
+            runs[name].append(self._runners[name](prompt))
 
     def _result(self, done: int) -> Measured:
         """Return the measurements of the first ``done`` runs of every lane; a round that was stopped does not count,
@@ -155,7 +147,7 @@ class _Bench:
             prompts=tuple(self._asked[: len(prompts)]),
             runs=runs,
             margins=tuple((prompt, position, margin) for (prompt, position), margin in margins.items()),
-            failures=self._failures,
+            alone=self._plan.alone,
         )
 
 

@@ -67,7 +67,6 @@ def notes_of(measured: Measured, fastest: str) -> list[str]:
         change = "" if warm.change is None else f" {100 * warm.change:.1f} % apart"
         lines.append(f"warm-up: {warm.rounds} rounds {ended}{change} (within {100 * warm.within:g} %)")
     lines.append(str(machine.get("gpu") or machine.get("cpu")))
-    lines += [f"{name} failed: {why}" for name, why in (measured.failures or {}).items()]
     return lines
 
 

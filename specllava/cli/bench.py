@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 
@@ -21,13 +21,17 @@ from specllava.cli.options import (
 )
 from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
+from specllava.core.trace import TARGET_ONLY
+from specllava.models.loading.presets import Tree
 from specllava.toyworld.scene import Split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specllava.bench.dialogue import BenchDialogue
+    from specllava.bench.lanes import Runner
     from specllava.bench.measured import Measured
+    from specllava.pair import Pair
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,7 @@ class Bench:
     """Of the order in which lanes take turns."""
 
     identity: bool = False
-    """About tokens, not time: one round without transformers, and every margin of the target where a lane differs is
-    printed."""
+    """About tokens, not time: one round, and every margin of the target where a lane differs is printed."""
 
     lanes: tuple[str, ...] = ()
     """Only these beside target-only, such as: chain entropy. All without it."""
@@ -75,6 +78,8 @@ class Bench:
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
+    program: ClassVar[str] = "specllava"
+    alone: ClassVar[tuple[str, ...]] = (TARGET_ONLY,)
 
     def run(self, console: Console) -> None:
         for name, value in (("prompts", self.prompts), ("rounds", self.rounds), ("turns", self.turns)):
@@ -83,21 +88,30 @@ class Bench:
         check_outputs(json=self.json, raw=self.raw)
         dialogues = self._file_dialogues()
         pair = load_pair(self.pair)
-        from specllava.bench.lanes import runners_of
         from specllava.bench.rounds import BenchStopped, Plan, measure
 
-        tree = {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
-        runners = runners_of(pair, self.decoding, self.lanes, not self.identity, tree)
-        command = shlex.join(["python", "-m", "specllava", *sys.argv[1:]])
-        plan = Plan(self._source(), self.rounds, self.order_seed, command=command)
+        runners = self.runners(pair)
+        command = shlex.join(["python", "-m", self.program, *sys.argv[1:]])
+        plan = Plan(self._source(), self.rounds, self.order_seed, command=command, alone=self.alone)
         if self.identity:
-            plan = Plan(self._source(), 1, self.order_seed, within=None, command=command)
+            plan = replace(plan, rounds=1, within=None)
         asked = self._chosen(dialogues if dialogues is not None else self._toy_dialogues())
         try:
             self._report(console, measure(pair, asked, runners, self.decoding, plan))
         except BenchStopped as stop:
             self._report(console, stop.measured)
             raise
+
+    @property
+    def tree(self) -> Tree:
+        """Options with which others measured the preset's draft, where the command line says nothing else."""
+        return {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
+
+    def runners(self, pair: Pair) -> dict[str, Runner]:
+        """Return a runner for each lane."""
+        from specllava.bench.lanes import runners_of
+
+        return runners_of(pair, self.decoding, self.lanes, self.tree)
 
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
@@ -135,7 +149,7 @@ class Bench:
         title = ", ".join((f"{count} prompts", f"{measured.rounds} rounds", *ran))
         for table in tables_of(title, results, categories):
             console.print(table)
-        for line in notes_of(measured, fastest_alone(measured.runs)):
+        for line in notes_of(measured, fastest_alone(measured)):
             print_line(console, line)
         for name, lane in results.items() if self.identity else ():
             for margin in lane.margins:
