@@ -13,8 +13,7 @@ import plotly.graph_objects as go
 from benchmarks.shared.command import markdown, run_command, show
 from benchmarks.shared.pictures import write_png
 from specllava.bench.measured import Measured
-from specllava.bench.report import category_results, report_of
-from specllava.bench.results import fastest_alone, results_of
+from specllava.bench.results import category_results, fastest_alone, report_of, results_of
 from specllava.bench.tables import notes_of, table_rows
 from specllava.cli.options import write_json
 from specllava.core.growth.rules import RULE_INFOS

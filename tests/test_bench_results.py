@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks import bench_table
 from specllava.bench.measured import BenchPrompt, Measured, WarmUp
-from specllava.bench.report import category_results, report_of
-from specllava.bench.results import categories_of, pool, results_of
+from specllava.bench.results import categories_of, category_results, pool, report_of, results_of
 from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import RunInfo

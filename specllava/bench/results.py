@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
@@ -16,6 +16,7 @@ from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
 
+TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # of a report about tokens alone
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
 
 
@@ -141,6 +142,45 @@ def results_of(measured: Measured, category: str | None = None) -> dict[str, Lan
 def categories_of(measured: Measured) -> tuple[str, ...]:
     """Return the categories of the prompts in order of appearance."""
     return tuple(dict.fromkeys(asked.category for asked in measured.prompts))
+
+
+def category_results(measured: Measured) -> dict[str, dict[str, LaneResult]]:
+    """Return the results of every category."""
+    return {category: results_of(measured, category) for category in categories_of(measured)}
+
+
+def report_of(
+    measured: Measured,
+    results: Mapping[str, LaneResult],
+    categories: Mapping[str, Mapping[str, LaneResult]],
+    tokens_alone: bool = False,
+) -> dict[str, Any]:
+    """Return the report.
+
+    Args:
+        tokens_alone: leave out times.
+    """
+
+    def rows(lanes: Mapping[str, LaneResult]) -> dict[str, Any]:
+        found = {name: lane.as_json() for name, lane in lanes.items()}
+        if tokens_alone:
+            return {name: {key: row[key] for key in TOKEN_FIELDS} for name, row in found.items()}
+        return found
+
+    report: dict[str, Any] = {
+        "lanes": rows(results),
+        "categories": {name: rows(own) for name, own in categories.items()},
+        "data": measured.data,
+        "prompts": len(measured.prompts),
+        "rounds": measured.rounds,
+        "seed": measured.seed,
+        "setting": asdict(measured.setting),
+        "config": asdict(measured.config),
+        "machine": measured.machine,
+    }
+    if not tokens_alone:
+        report |= {"reference": fastest_alone(measured), "warm_up": asdict(measured.warm_up)}
+    return report
 
 
 def fastest_alone(measured: Measured) -> str:

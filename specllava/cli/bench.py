@@ -139,8 +139,7 @@ class Bench:
 
     def _report(self, console: Console, measured: Measured) -> None:
         """Print the tables, and write the files of --json and --raw."""
-        from specllava.bench.report import category_results, report_of
-        from specllava.bench.results import fastest_alone, results_of
+        from specllava.bench.results import category_results, fastest_alone, report_of, results_of
         from specllava.bench.tables import notes_of, tables_of
 
         results, categories = results_of(measured), category_results(measured)
