@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Some images forbid it to keep what it compiled: then each process that a test starts would compile 5,000 files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo smol test smol-test torchvision oldest lint bench llama gpu space-check space-start audit clean
+.PHONY: demo smol test smol-test torchvision oldest lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -47,11 +47,6 @@ lint: .venv/.dev
 
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 40 --rounds 2
-
-# llama.cpp beside this project on the language model of the pair smol, one thread: ten minutes, 130 MB to download.
-llama: .venv/.dev
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/llama xllamacpp==2026.10.11549
-	PYTHONPATH=.venv/llama OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.llama_cpp
 
 # What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes. Without one it is emulated.
 gpu: .venv/.demo

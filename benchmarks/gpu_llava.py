@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from PIL import Image
 
+from benchmarks.gpu.passes import pass_medians
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.random_pair import SizeName, build, device_for, size_of
-from specllava.bench.raw_passes import pass_medians
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules.topk import eagle2_tree

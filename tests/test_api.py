@@ -142,10 +142,6 @@ def test_compare_tells_both_answers_and_a_race_file_that_opens(site: Site, clien
         assert told["ended"] == "finished"
     assert found["equal"] is (alone.token_ids == together.token_ids) is True and found["first_difference"] is None
     assert found["tau"] == pytest.approx((len(together.token_ids) - 1) / found["passes"])
-    counts = found["speculative"]["metrics"]["speculative_decoding"]
-    assert counts["num_draft_tokens"] == sum(len(step.tree) - 1 for step in together.steps)
-    assert counts["num_accepted_draft_tokens"] == sum(len(step.emitted_nodes) for step in together.steps)
-    assert found["target_only"]["metrics"] == {"speculative_decoding": None}
     assert found["speed_up"] > 1
 
 

@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,10 @@ from PIL import Image
 from support.browser import FINISHED, Visit, visits
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
+from support.page_handlers import Page
 from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.soak import Page, Sample, Soak, visit
 from benchmarks.visitors.server import CROWD
 from benchmarks.visitors.visitor import Visitor, VisitorRun
 from specllava.models.media.media import Video
@@ -364,36 +363,6 @@ def test_of_clicks_that_came_too_late_a_bounded_number_is_remembered(monkeypatch
     assert requests.is_late((f"{3 * run_requests.MOST_LATE - 1}", "race")) and not requests.is_late(("1", "race"))
     requests.cancel_session(f"{3 * run_requests.MOST_LATE - 2}")
     assert len(requests._late) == run_requests.MOST_LATE - 2
-
-
-# --- the soak -------------------------------------------------------------------------------------------------------
-
-
-def test_every_act_of_the_soak_is_done_and_counted(site: Site) -> None:
-    soak = Soak(1.0, seed=1)
-
-    async def some() -> None:
-        for number in range(6):
-            await visit(soak, site.page, site.address, number)
-
-    asyncio.run(some())
-    assert soak.failures == {}
-    assert soak.operations["visit"] == 6 and soak.operations.total() == 24
-    assert json.loads(json.dumps(soak.to_json()))["operations"] == soak.operations
-
-
-def sample(second: float, resident: int = 100, threads: int = 9, files: int = 9, children: int = 0) -> Sample:
-    return Sample(second, resident, threads, files, children, 0)
-
-
-def test_a_soak_does_not_fit_with_failures_with_growth_in_its_last_half_or_with_something_left_behind() -> None:
-    good = Soak(1.0, 1, sample(1), sample(9), [sample(1, 50), sample(5), sample(9, 104)], Counter(run=2))
-    assert good.fits and good.last_half["spread"] == pytest.approx(0.04)
-    assert not replace(good, failures=Counter({"run: full": 1})).fits
-    assert not replace(good, samples=[sample(1), sample(5), sample(9, 106)]).fits
-    assert not replace(good, operations=Counter()).fits
-    for end in (sample(9, threads=15), sample(9, files=15), sample(9, children=1)):
-        assert not replace(good, end=end).fits
 
 
 # --- in the browser -------------------------------------------------------------------------------------------------

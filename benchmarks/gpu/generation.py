@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.gpu.steps import ANSWER, common
 from benchmarks.gpu_llava import PICTURE, QUESTION
-from specllava.bench.transformers_lanes import COMPILED, TRANSFORMERS_LANES, TransformersLane, run_transformers
+from benchmarks.transformers_lanes import COMPILED, TRANSFORMERS_LANES, TransformersLane, run_transformers
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt

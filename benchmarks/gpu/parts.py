@@ -16,12 +16,11 @@ from benchmarks.gpu.checks import check_bits, check_memory, check_waits
 from benchmarks.gpu.generation import generate_steps
 from benchmarks.gpu.identity import compare_tokens
 from benchmarks.gpu.operations import operations_of
+from benchmarks.gpu.passes import Model, pass_medians
 from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu.watch import read_bandwidth
 from benchmarks.gpu_llava import ALONE, DRAFT_ROWS
 from benchmarks.shared.random_pair import feature_draft
-from specllava.bench.raw_passes import pass_medians
-from specllava.bench.timed_run import Model
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair

@@ -48,7 +48,6 @@ class Compare(AnswerOptions):
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
-        from specllava.core.acceptance import trace_acceptance
         from specllava.core.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
@@ -70,14 +69,7 @@ class Compare(AnswerOptions):
         lanes = {"target_only": plain, "speculative": fast}
         write_json(
             self.json,
-            {
-                name: {
-                    "token_ids": list(t.token_ids),
-                    "text": t.text,
-                    "metrics": {"speculative_decoding": trace_acceptance([t]).as_json(steps=True)},
-                }
-                for name, t in lanes.items()
-            }
+            {name: {"token_ids": list(t.token_ids), "text": t.text} for name, t in lanes.items()}
             | {"identical": verdict.identical},
         )
         if self.trace:

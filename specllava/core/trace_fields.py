@@ -17,7 +17,6 @@ Item = TypeVar("Item")
 
 Count = Annotated[int, Field(ge=0, le=2**53)]  # as far as a browser counts
 Seconds = Annotated[float, Field(ge=0.0)]
-Joules = Annotated[float, Field(ge=0.0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.000001)]
 Many = Annotated[tuple[Item, ...], FailFast()]
 

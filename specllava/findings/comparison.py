@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from specllava.core.acceptance import Acceptance
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Comparison, RunTotals, pool_totals
 from specllava.core.trace import RunInfo
@@ -28,7 +27,6 @@ class PromptResult:
         counted: seconds of the decoding passes of A and of B, each pass at its measured cost; ``None`` without costs.
         drafting: the draft's part of ``counted``.
         packed_race: its race file, gzipped; ``None`` if it was not kept.
-        acceptance: of A and of B; ``None`` if it was not counted.
     """
 
     prompt: str
@@ -39,7 +37,6 @@ class PromptResult:
     counted: tuple[float, float] | None = None
     drafting: tuple[float, float] = (0.0, 0.0)
     packed_race: bytes | None = field(default=None, repr=False, compare=False)
-    acceptance: tuple[Acceptance, Acceptance] | None = None
 
     @property
     def tau_ratio(self) -> float:

@@ -6,10 +6,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
-from specllava.core.acceptance import Acceptance, pool_acceptance
 from specllava.core.metrics import Comparison, RunTotals
 from specllava.findings.bootstrap import Ratio
 from specllava.findings.comparison import PairedComparison, PromptResult
@@ -85,8 +84,8 @@ def to_json(result: PairedComparison) -> dict[str, Any]:
     a, b = result.totals
     ratios = {"tau": result.tau, "speed": result.speed, "end_to_end": result.end_to_end, "counted": result.counted}
     return {
-        "a": _side(result.a, a, [row.acceptance[0] for row in result.rows if row.acceptance]),
-        "b": _side(result.b, b, [row.acceptance[1] for row in result.rows if row.acceptance]),
+        "a": _side(result.a, a),
+        "b": _side(result.b, b),
         "prompts": len(result.rows),
         "identical": result.same,
         "comparable": result.comparable,
@@ -98,10 +97,9 @@ def to_json(result: PairedComparison) -> dict[str, Any]:
     }
 
 
-def _side(name: str, totals: RunTotals, counted: Sequence[Acceptance]) -> dict[str, Any]:
-    """Return name, rates and acceptance of a side."""
-    rates = {"tau": _finite(totals.tau), "tokens_per_second": _finite(totals.tokens_per_second)}
-    return {"name": name, **rates, "metrics": {"speculative_decoding": pool_acceptance(counted).as_json()}}
+def _side(name: str, totals: RunTotals) -> dict[str, Any]:
+    """Return name and rates of a side."""
+    return {"name": name, "tau": _finite(totals.tau), "tokens_per_second": _finite(totals.tokens_per_second)}
 
 
 def to_markdown(result: PairedComparison) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specllava.core.acceptance import trace_acceptance
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import Costs
 from specllava.core.metrics import compare, summarise
@@ -133,7 +132,6 @@ def _row(
         sameness=compare(one, two) if same_tokens(a.config, b.config) else None,
         counted=(ours.seconds, theirs.seconds) if a.costs and b.costs else None,
         drafting=(ours.drafting, theirs.drafting),
-        acceptance=(trace_acceptance([one]), trace_acceptance([two])),
         packed_race=gzip.compress(comparison_json(*named, picture_name(question, number)).encode(), mtime=0),
     )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.random_settings import random_settings
-from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
+from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS

@@ -22,7 +22,6 @@ from gradio.events import api
 from gradio_client.utils import is_file_obj_with_meta
 from pydantic import ValidationError
 
-from specllava.core.acceptance import trace_acceptance
 from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals, compare, speedup, summarise
@@ -68,7 +67,6 @@ class Answer(TypedDict):
     """An answer of one lane, of ``/generate``.
 
     ``seconds`` is decoding on the lane's own clock, the prompt's pass apart; ``tau`` is tokens per target pass.
-    ``metrics`` holds acceptance by vLLM's names; its ``speculative_decoding`` is null where nothing was drafted.
     """
 
     answer: str
@@ -77,7 +75,6 @@ class Answer(TypedDict):
     tau: float | None
     seconds: float
     ended: str | None
-    metrics: dict[str, Any]
 
 
 class Compared(TypedDict):
@@ -104,7 +101,6 @@ def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
     return Answer(
         answer=trace.text, tokens=totals.tokens, passes=totals.target_passes, tau=_number(totals.tau),
         seconds=totals.decode_seconds, ended=ended,
-        metrics={"speculative_decoding": trace_acceptance([trace]).as_json()},
     )  # fmt: skip
 
 

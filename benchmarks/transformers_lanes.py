@@ -1,31 +1,44 @@
-"""Lanes of ``transformers``' own ``generate`` on the same models, inputs and stop rule; greedy."""
+"""How fast are ``transformers``' own ``generate`` and its assistants on the same models, inputs and stop rule?
+
+    python -m benchmarks.transformers_lanes --prompts 40 --rounds 2
+
+The lanes, rounds and options are those of ``python -m specllava bench``, with lanes of greedy ``generate`` among them.
+"""
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from specllava.bench.sighted_assistant import SightedAssistant, why_blind
+from benchmarks.shared.command import run_command
+from specllava.bench.lanes import REFERENCE, Runner, runners_of
 from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.cli.bench import Bench
+from specllava.cli.options import typed_options
 from specllava.core.config import DecodingConfig
 from specllava.decoding import clip
 from specllava.models.checkpoints.tokens import slot_ids
+from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.families.family import family_of
+from specllava.models.loading.presets import Tree
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.timing import now
+from specllava.runtime.vision import compressor_of, merge_features
 
 TRANSFORMERS: Final = "transformers"
 COMPILED: Final = "transformers-compiled"
@@ -45,13 +58,11 @@ class TransformersLane:
         arguments: in addition to the prompt's.
         why_not: why a pair cannot have the lane, ``None`` if it can.
         needs_draft: it drafts with the pair's draft.
-        alone: the target decodes without any guesses.
     """
 
     arguments: Arguments
     why_not: Callable[[Pair], str | None] = lambda pair: None
     needs_draft: bool = False
-    alone: bool = False
 
 
 def _assistant(pair: Pair) -> PreTrainedModel:
@@ -74,9 +85,53 @@ def _lookup(pair: Pair, prompt: Prompt) -> dict[str, Any]:
     return {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "suppress_tokens": [*suppressed, *slots]}
 
 
+def why_blind(pair: Pair) -> str | None:
+    """Return why the assistant of a pair cannot be made to see, ``None`` if it can."""
+    source, name = pair.draft_vision, pair.draft_name
+    if source == "states":
+        return "transformers drafts with no draft that reads states"
+    if isinstance(pair.draft, SlotDraft):
+        return "transformers drafts with no draft that reads the target's image slots"
+    if source == "none":
+        return f"the draft {name} reads text alone"
+    if pair.draft is not None and (source == "own" or compressor_of(pair.draft) is not None):
+        return f"the draft {name} has other image slots than the target, and assisted generation gives it the target's"
+    return None
+
+
+class SightedAssistant:
+    """A draft model as assistant, whose KV cache holds the prompt with the picture before it first guesses.
+
+    ``transformers`` 5.23 hands an assistant the target's encoded pictures and never merges them, so that it reads bare
+    image slots. This one reads the prompt itself, up to its last token, when it is first asked; everything else is the
+    draft's own.
+    """
+
+    def __init__(self, draft: PreTrainedModel, prompt: Prompt) -> None:
+        self._draft, self._prompt = draft, prompt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._draft, name)
+
+    @torch.inference_mode()
+    def generate(self, **arguments: Any) -> Any:
+        """Guess as the draft does, after a prompt that it has seen."""
+        if arguments.get("past_key_values") is None:
+            arguments["past_key_values"] = self._read()
+        arguments.pop("mm_encoder_outputs", None)
+        return self._draft.generate(**arguments)
+
+    def _read(self) -> DynamicCache:
+        """Return the KV cache of the prompt up to its last token."""
+        cache = DynamicCache(config=self._draft.config.get_text_config())
+        embeds = merge_features(self._draft, self._prompt.input_ids, self._prompt.features)[:, :-1]
+        self._draft.get_decoder()(inputs_embeds=embeds, past_key_values=cache, use_cache=True)
+        return cache
+
+
 TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
     {
-        TRANSFORMERS: TransformersLane(lambda pair, prompt: {}, alone=True),
+        TRANSFORMERS: TransformersLane(lambda pair, prompt: {}),
         "transformers-assisted": TransformersLane(
             lambda pair, prompt: {"assistant_model": _assistant(pair)}, _reads_states, needs_draft=True
         ),
@@ -86,7 +141,7 @@ TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
             needs_draft=True,
         ),
         "transformers-prompt-lookup": TransformersLane(_lookup),
-        COMPILED: TransformersLane(lambda pair, prompt: {"cache_implementation": "static"}, _no_cuda, alone=True),
+        COMPILED: TransformersLane(lambda pair, prompt: {"cache_implementation": "static"}, _no_cuda),
     }
 )
 
@@ -127,7 +182,7 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
         except Exception as error:
             raise LaneFailedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         wall_seconds = now(device) - started
-    return arrivals.run(started, wall_seconds, sum(tower), prompt, frozenset(ends), config.max_new_tokens)
+    return arrivals.run(started, wall_seconds, sum(tower), frozenset(ends), config.max_new_tokens)
 
 
 class _Arrivals(BaseStreamer):
@@ -154,7 +209,7 @@ class _Arrivals(BaseStreamer):
         """Nothing is left to print."""
 
     def run(
-        self, started: float, wall_seconds: float, vision: float, prompt: Prompt, ends: frozenset[int], limit: int
+        self, started: float, wall_seconds: float, vision: float, ends: frozenset[int], limit: int
     ) -> TimedRun:
         """Make the run of what arrived."""
         emitted_ids = [token for tokens in self._tokens[1:] for token in tokens]
@@ -168,9 +223,7 @@ class _Arrivals(BaseStreamer):
             accepted = min(len(tokens) - 1, emitted)
             steps.append(TimedStep(emitted, accepted, sum(target), draft, verify=seconds))
         read = self._times[1] - started
-        return TimedRun(
-            kept, first, prompt.length, prompt.length, vision, max(0.0, read - vision), tuple(steps), wall_seconds
-        )
+        return TimedRun(kept, first, vision, max(0.0, read - vision), tuple(steps), wall_seconds)
 
 
 @contextmanager
@@ -222,3 +275,48 @@ def _tower_seconds(model: PreTrainedModel, device: torch.device) -> Iterator[lis
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def runners_with_transformers(
+    pair: Pair, config: DecodingConfig, only: Sequence[str] = (), tree: Tree | None = None
+) -> dict[str, Runner]:
+    """Return the runners of :func:`specllava.bench.lanes.runners_of`, and those of ``transformers``.
+
+    Raises:
+        ValueError: as there.
+    """
+    own = [name for name in only if name not in TRANSFORMERS_LANES]
+    runners = runners_of(pair, config, own or ([REFERENCE] if only else ()), tree)
+    missing = {name: _why_not(pair, config, name) for name in TRANSFORMERS_LANES if name in only or not only}
+    if refused := [name for name in only if missing.get(name)]:
+        raise ValueError(f"the lane {refused[0]} cannot be run: {missing[refused[0]]}")
+    return runners | {name: transformers_lane(pair, name, config) for name, why in missing.items() if why is None}
+
+
+def _why_not(pair: Pair, config: DecodingConfig, name: str) -> str | None:
+    """Return why a lane cannot be had here, ``None`` if it can."""
+    if TRANSFORMERS_LANES[name].needs_draft and pair.draft is None:
+        return f"the pair {pair.name} has no draft: {pair.way_to_draft}"
+    if config.temperature > 0:
+        return "transformers draws from another random stream: set --temperature 0"
+    return TRANSFORMERS_LANES[name].why_not(pair)
+
+
+@dataclass(frozen=True)
+class TransformersBench(Bench):
+    """Time this project's lanes and those of transformers on the same prompts."""
+
+    program: ClassVar[str] = "benchmarks.transformers_lanes"
+    alone: ClassVar[tuple[str, ...]] = (REFERENCE, TRANSFORMERS, COMPILED)
+
+    def runners(self, pair: Pair) -> dict[str, Runner]:
+        return runners_with_transformers(pair, self.decoding, self.lanes, self.tree)
+
+
+def main(options: TransformersBench) -> None:
+    """Time this project's lanes and those of transformers on the same prompts."""
+    replace(options, typed=typed_options(sys.argv[1:])).run(Console())
+
+
+if __name__ == "__main__":
+    run_command(main, TransformersBench)

@@ -1,31 +1,15 @@
-"""Times of passes over more and more tokens: *t(n)* and the cost of a draft level."""
+"""Times of passes over more and more tokens."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
+from typing import Literal
 
-from specllava.bench.measured import RawPass
-from specllava.bench.timed_run import Model
 from specllava.pair import Pair
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
-WIDTHS: Final[Mapping[Model, tuple[int, ...]]] = MappingProxyType(
-    {"target": (1, 2, 4, 8, 16, 32), "draft": (1, 2, 4, 8)}
-)
-REPEATS: Final = 5
-
-
-def raw_passes(pair: Pair, contexts: Sequence[int]) -> tuple[RawPass, ...]:
-    """Return the median seconds of passes of both models after each number of columns."""
-    return tuple(
-        RawPass(model, width, context, seconds)
-        for context in dict.fromkeys(contexts)
-        for model, row in pass_medians(pair, WIDTHS, REPEATS, context).items()
-        for width, seconds in row.items()
-    )
+Model = Literal["target", "draft"]
 
 
 def pass_medians(
