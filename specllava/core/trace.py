@@ -25,8 +25,8 @@ from specllava.core.trace_fields import (
     Seconds,
     TokenTexts,
     Versions,
-    few_keys,
     parse_json,
+    without_retired,
 )
 from specllava.core.tree import DraftTree, Pruned
 
@@ -39,8 +39,8 @@ MAX_SETTINGS = 2000  # characters
 
 
 def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
-    """Read options whose rule is not known here: drawing a tree needs the rule's name alone."""
-    few_keys(value)
+    """Read options without retired ones, also of a rule that is not known here: drawing a tree needs its name alone."""
+    value = without_retired(DecodingConfig.__name__, value)
     rule = value.get("rule") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULE_INFOS:
         known: DecodingConfig = read(value)

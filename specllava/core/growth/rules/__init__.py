@@ -12,6 +12,7 @@ from specllava.core.growth.rules.cost_aware import COST_AWARE
 from specllava.core.growth.rules.entropy import ENTROPY
 from specllava.core.growth.rules.shaped import FIXED, OWN_SHAPE, SEQUOIA
 from specllava.core.growth.rules.topk import TOPK
+from specllava.core.trace_fields import RETIRED_RULES
 
 RULE_INFOS: Final = MappingProxyType(
     {info.name: info for info in (ENTROPY, CHAIN, FIXED, TOPK, SEQUOIA, COST_AWARE, OWN_SHAPE)}
@@ -25,8 +26,11 @@ def build_rule(config: Any, cost_model: CostModel | None = None) -> GrowthRule:
         cost_model: of the pair on this machine; only a rule that goes by costs needs it, and updates it.
 
     Raises:
-        ValueError: such a rule without it.
+        ValueError: such a rule without it; or a rule that is not known here, as in a file of another version.
     """
+    if config.rule not in RULE_INFOS:
+        where = ": commit 6362268 has it" if config.rule in RETIRED_RULES else ""
+        raise ValueError(f"the {config.rule} rule is not here, so a run of it is shown and not repeated{where}")
     info = RULE_INFOS[config.rule]
     options = {name: getattr(config, name) for name in info.options}
     if info.costed:
