@@ -206,10 +206,9 @@ def test_a_dialogue_reads_its_prompts_anew_and_both_lanes_agree():
         assert turn.trace.token_ids == turn.alone.token_ids
 
 
-@pytest.mark.parametrize("verifier", ["token", "traversal"])
-def test_drawn_guesses_are_judged_on_the_first_branch_too(verifier: str):
+def test_drawn_guesses_are_judged_on_the_first_branch_too():
     pair = replace(models.pair("perfect"), passes="padded", exact=True)
-    drawn = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "verifier": verifier}
+    drawn = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn"}
     config = DecodingConfig(**drawn, temperature=1.0, nodes=9, max_new_tokens=16)
     steps = pair.run(lane_of(config, models.prompt(0))).steps
     assert all(step.tree.parents == tuple(range(-1, len(step.tree) - 1)) for step in steps)

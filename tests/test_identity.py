@@ -114,7 +114,6 @@ WARMTH = 3.0
 DRAWN = {
     "best": {"rule": "topk", "width": 2, "nodes": 5},
     "drawn": {"rule": "fixed", "branching": (2, 2), "children": "drawn"},
-    "traversal": {"rule": "fixed", "branching": (2, 2), "children": "drawn", "verifier": "traversal"},
 }
 
 

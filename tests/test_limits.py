@@ -91,7 +91,7 @@ def test_an_option_beyond_a_limit_is_refused_by_name_number_limit_and_way_out() 
 def test_what_decoding_does_not_read_is_not_refused() -> None:
     """Nobody can change an option that the form hides."""
     for rule in RULE_INFOS:
-        read = options_read("model", rule, 0.0, "best")
+        read = options_read("model", rule, 0.0)
         within = {name: getattr(SMALL, limit) for name, limit in COUNTS.items() if name in read}
         listed = {"branching": [2, 1], "rank_acceptance": [0.5], "shape": [0, 1]}
         beyond = {name: highest(limit) for name, limit in COUNTS.items() if name not in read}

@@ -29,18 +29,15 @@ CHANGED = {
 }  # fmt: skip
 COMBINATIONS = [
     config
-    for drafter, rule, temperature, children, verifier in product(
-        DRAFTER_INFOS, RULE_INFOS, (0.0, 0.9), ("best", "drawn"), ("token", "traversal")
-    )
+    for drafter, rule, temperature, children in product(DRAFTER_INFOS, RULE_INFOS, (0.0, 0.9), ("best", "drawn"))
     if children == "best" or (temperature and RULE_INFOS[rule].drawable)
-    if verifier == "token" or children == "drawn"
-    for names in [{"drafter": drafter, "rule": rule, "children": children, "verifier": verifier}]
+    for names in [{"drafter": drafter, "rule": rule, "children": children}]
     for config in [DecodingConfig(**CHANGED, **names, temperature=temperature)]
 ]
 
 
 def read(config: DecodingConfig) -> frozenset[str]:
-    return options_read(config.drafter, config.rule, config.temperature, config.children)
+    return options_read(config.drafter, config.rule, config.temperature)
 
 
 @pytest.mark.parametrize("config", COMBINATIONS)

@@ -142,9 +142,6 @@ class DecodingConfig:
     children: Annotated[Literal["best", "drawn"], Field(title="Which guesses (top-k or sampled)")] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
 
-    verifier: Annotated[Literal["token", "traversal"], Field(title="How drawn guesses are judged (verifier)")] = "token"
-    """Drawn guesses are judged token by token from the root (Sequoia), or branch by branch from the leaves."""
-
     ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), Usual(1, 5, 1)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
 
@@ -179,13 +176,11 @@ class DecodingConfig:
                 f"the {self.rule} rule drops guesses for what they are, which bends the distribution of drawn ones:"
                 f" use {' or '.join(drawable)}, or best children"
             )
-        if self.verifier == "traversal" and self.children != "drawn":
-            raise ValueError("the traversal verifier gains nothing with best children: set children to drawn")
         return self
 
 
-def options_read(drafter: str, rule: str, temperature: float, children: str) -> frozenset[str]:
-    """Return the names of the options that decoding with these four reads: a change of any other changes nothing.
+def options_read(drafter: str, rule: str, temperature: float) -> frozenset[str]:
+    """Return the names of the options that decoding with these three reads: a change of any other changes nothing.
 
     A drafter or rule that is not known here reads none of its own.
     """
@@ -199,8 +194,6 @@ def options_read(drafter: str, rule: str, temperature: float, children: str) -> 
         read.update(("top_p", "top_k", "seed"))
     if temperature <= 0 or not (known and known.drawable):
         read.discard("children")  # they can only be the best
-    if "children" in read and children == "drawn":
-        read.add("verifier")
     return frozenset(read)
 
 

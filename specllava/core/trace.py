@@ -105,7 +105,6 @@ class Draw(Record):
         uniform: the number, from 0 up to but not including 1.
         acceptance: the guess was accepted if ``uniform`` was below it; ``None`` where the target drew its own.
         target_prob, draft_prob: p and q of ``token``; q is ``None`` where the target drew its own.
-        credit: with which p was weighed against q; below 1 only for the traversal verifier.
         tokens: the likeliest few of target and draft, ``token`` among them, by id.
         target_probs, draft_probs: their probabilities; the latter are empty where the target drew its own.
         starts: probability of all tokens with smaller ids than each of ``tokens``, where the target drew its own. The
@@ -122,7 +121,6 @@ class Draw(Record):
     target_probs: Many[Probability]
     draft_probs: Many[Probability] = ()
     starts: Many[Probability] = ()
-    credit: Probability = 1.0
 
     @property
     def margin(self) -> float | None:

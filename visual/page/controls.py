@@ -37,7 +37,6 @@ CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
     "rule": {name: info.help for name, info in RULE_INFOS.items()},
     "children": {"best": "the draft's best", "drawn": "drawn from the draft without replacement"},
-    "verifier": {"token": "token by token from the root (Sequoia)", "traversal": "branch by branch from the leaves"},
 }
 COUNTS: Final = {  # by option that is a number: the limit that holds for it
     "max_new_tokens": "new_tokens", "depth": "depth", "nodes": "nodes", "width": "width", "max_branches": "branches",
@@ -183,7 +182,7 @@ def check_options(config: DecodingConfig, limits: Limits) -> None:
     Raises:
         OptionRefused: the first such option.
     """
-    read = options_read(config.drafter, config.rule, config.temperature, config.children)
+    read = options_read(config.drafter, config.rule, config.temperature)
     for option, what, value, most in _sizes(config, limits):
         if option in read and value > most:
             raise OptionRefused(option, what, value, most)
@@ -207,11 +206,9 @@ def _check_mapping(settings: Settings | None) -> Settings:
 
 def _read(settings: Settings) -> frozenset[str]:
     """Return the options that decoding with these settings reads; they may be anything that a browser sent."""
-    rule, temperature, children = (
-        settings.get(name, FIELDS[name].default) for name in ("rule", "temperature", "children")
-    )
+    rule, temperature = (settings.get(name, FIELDS[name].default) for name in ("rule", "temperature"))
     warm = temperature if isinstance(temperature, int | float) else 0.0
-    return options_read(str(_drafter(settings)), str(rule), warm, str(children))
+    return options_read(str(_drafter(settings)), str(rule), warm)
 
 
 def _drafter(settings: Settings) -> Any:
