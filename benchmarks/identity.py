@@ -109,7 +109,6 @@ def cases(runs: int, seed: int = 0, settings: bool = False) -> Iterator[Case]:
     """
     rng, asked = random.Random(f"identity {seed}"), random.Random(f"settings {seed}")
     vocabulary = size_of("toy").target.vocab_size
-    rules = [rule for rule in RULES if rule != "shape"]
     for number in range(runs):
         case = Case(
             target=TARGETS * seed + rng.randrange(TARGETS),
@@ -118,7 +117,7 @@ def cases(runs: int, seed: int = 0, settings: bool = False) -> Iterator[Case]:
             question=rng.choice(QUESTIONS),
             config=DecodingConfig(
                 drafter="prompt-lookup" if number % len(DRAFTERS) == DRAFTERS.index(LOOKUP) else "model",
-                rule=rules[number // len(DRAFTERS) % len(rules)],
+                rule=RULES[number // len(DRAFTERS) % len(RULES)],
                 temperature=rng.choice((0.0, 0.0, 0.8)),
                 seed=rng.randrange(5),
                 max_new_tokens=LONGEST,

@@ -25,7 +25,7 @@ from benchmarks.identity import DRAFTERS, Runner, cases
 from specllava.chat import Chat
 from specllava.cli.options import PairOptions, load_pair
 from specllava.core.branch import first_branch
-from specllava.core.config import COMPARED_RULES, RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.tree import DraftTree, Pruned
 from specllava.lane import lane_of
 from specllava.pair import Pair
@@ -128,7 +128,7 @@ def test_the_first_branch_is_a_chain_of_the_tree_and_what_lay_beside_it_is_prune
     assert len(cut) == min(16, len(beside) + len(branch.nodes))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "shape"])
+@pytest.mark.parametrize("rule", RULES)
 def test_a_verified_node_stands_where_it_stands_in_the_text(rule: str, monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[int, Any, Any]] = []
     stage = PaddedPasses.stage
@@ -225,8 +225,8 @@ def test_the_benchmark_counts_by_rule_what_exact_saves_and_costs(
 
     monkeypatch.setattr(Pair, "from_preset", load_priced)
     monkeypatch.setattr(benchmark, "LONGEST", 24 if ALL else 6)
-    rules = sample(COMPARED_RULES, 2)
-    monkeypatch.setattr(benchmark, "COMPARED_RULES", rules)
+    rules = sample(RULES, 2)
+    monkeypatch.setattr(benchmark, "RULES", rules)
     main(runs=14, prompts=1, json=tmp_path / "exact.json")
     report = json.loads((tmp_path / "exact.json").read_text())
     assert {name: row["answers"] for name, row in report["toy"].items()} == dict.fromkeys(rules, 1)

@@ -16,7 +16,7 @@ from test_bad_input import complaint
 
 from benchmarks.identity import FORMATS, Runner
 from specllava.bench.lanes import run_timed
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.question import Question
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
@@ -98,7 +98,7 @@ def test_experiments_take_a_draft_that_reads_states(name: str):
     lab, picture = Lab(pair), models.picture(0)
     alone = pair.generate(picture, QUESTION, DecodingConfig(drafter="none", max_new_tokens=10)).token_ids
     for done, count in (
-        (last(lab.rules(picture, QUESTION, SHORT)), len(COMPARED_RULES)),
+        (last(lab.rules(picture, QUESTION, SHORT)), len(RULES)),
         (last(lab.sweep(picture, QUESTION, "depth", SHORT)), None),
     ):
         assert all(point.sameness.identical for point in done.points) and done.alone.token_ids == alone

@@ -82,7 +82,6 @@ def test_an_option_beyond_a_limit_is_refused_by_name_number_limit_and_way_out() 
         assert list(described_settings(settings | {option: most + 1}, SMALL)["refused"]) == [option]
     for rule, lists in (
         ("fixed", {"branching": [1] * 4}), ("fixed", {"branching": [3]}), ("sequoia", {"rank_acceptance": [0.1] * 4}),
-        ("shape", {"shape": list(range(11))}), ("shape", {"shape": [0, 0, 0]}),
     ):  # fmt: skip
         with pytest.raises(OptionRefused, match=f"{next(iter(lists))} is .* at most"):
             decoding_config({"rule": rule, **settings, **lists}, SMALL)
@@ -93,7 +92,7 @@ def test_what_decoding_does_not_read_is_not_refused() -> None:
     for rule in RULE_INFOS:
         read = options_read("model", rule, 0.0)
         within = {name: getattr(SMALL, limit) for name, limit in COUNTS.items() if name in read}
-        listed = {"branching": [2, 1], "rank_acceptance": [0.5], "shape": [0, 1]}
+        listed = {"branching": [2, 1], "rank_acceptance": [0.5]}
         beyond = {name: highest(limit) for name, limit in COUNTS.items() if name not in read}
         assert decoding_config({"rule": rule, **within, **listed, **beyond}, SMALL).rule == rule
 

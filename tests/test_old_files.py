@@ -108,6 +108,18 @@ def test_a_draw_with_a_retired_field_opens_as_one_without() -> None:
     assert draws and DecodeTrace.from_json(json.dumps(said)) == read
 
 
+@pytest.mark.parametrize(("rule", "told"), [("entropy", ""), ("fixed", "speculative does not say branching (now (3, ")])
+def test_an_option_that_only_another_rule_reads_is_not_missing(tmp_path: Path, rule: str, told: str) -> None:
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))
+    del said["target_only"]
+    said["speculative"]["config"]["rule"] = rule
+    del said["speculative"]["config"]["branching"]
+    path = tmp_path / "race.json"
+    path.write_text(json.dumps(said), encoding="utf-8")
+    filled = read_recorded(path).filled
+    assert filled.startswith(told) and bool(filled) == bool(told)
+
+
 @pytest.mark.parametrize("rule", RETIRED_RULES)
 def test_a_run_of_a_retired_rule_is_shown_by_its_name(rule: str) -> None:
     said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]

@@ -297,7 +297,7 @@ def test_a_step_waits_once_for_the_tree_and_once_for_the_verdict(
         assert len(waits) <= 1 + (levels[0] if rule == "cost-aware" else 0 if alone else 2), waits
         steps, waited, trees = steps + 1, waited + len(waits), trees + (not alone)
     assert (trees > 4) == (drafter != "none")
-    if rule in ("fixed", "sequoia", "shape"):
+    if rule in ("fixed", "sequoia"):
         assert waited == steps + trees
 
 

@@ -26,7 +26,7 @@ from specllava.cli.compare import Compare
 from specllava.cli.main import Command
 from specllava.cli.page_options import PageOptions
 from specllava.cli.parsing import parse
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import speedup, summarise
 from specllava.core.race_file import race_json
 from specllava.findings.replays import GUESSES, MAX_FILE_BYTES, Replays, ReplayStep, priced, straight_costs
@@ -113,7 +113,7 @@ def test_recorded_steps_are_what_the_loop_did(tiny: Pair) -> None:
 
 def test_the_shipped_steps_are_of_every_rule_and_a_bad_file_is_refused_in_one_line(tmp_path: Path) -> None:
     replays = Replays.read(REPLAYS)
-    assert set(replays.rules) == set(COMPARED_RULES)
+    assert set(replays.rules) == set(RULES)
     assert all(len(answers) == replays.prompts > 10 for answers in replays.rules.values())
     assert len({sum(s.emitted for a in answers for s in a) for answers in replays.rules.values()}) == 1, "same answers"
     assert REPLAYS.stat().st_size <= MAX_FILE_BYTES

@@ -24,7 +24,7 @@ from visual.player.summary import DRAFTERS, NAMED, PHRASES, phrases, settings_su
 
 CHANGED = {
     "entropy_threshold": 1.7, "max_branches": 7, "width": 11, "min_log_prob": -13.5, "branching": (5, 4),
-    "rank_acceptance": (0.71, 0.23), "shape": (0, 1, 0), "ngram": 6, "depth": 29, "nodes": 157, "max_new_tokens": 1234,
+    "rank_acceptance": (0.71, 0.23), "ngram": 6, "depth": 29, "nodes": 157, "max_new_tokens": 1234,
     "top_p": 0.83, "top_k": 619, "seed": 424242,
 }  # fmt: skip
 COMBINATIONS = [

@@ -120,7 +120,7 @@ def test_a_worker_that_was_killed_keeps_what_it_sent_and_the_next_run_has_anothe
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("rule", [name for name in RULE_INFOS if name != "shape"])
+@pytest.mark.parametrize("rule", RULE_INFOS)
 def test_events_of_a_race_cross_a_process_without_a_tensor(kind: models.DraftKind, rule: str) -> None:
     """A tensor on a GPU cannot be read where there is none."""
     pair, config = models.pair(kind), DecodingConfig(rule=rule, max_new_tokens=12)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
@@ -43,7 +43,7 @@ class Lab:
         """Run every tree rule that is compared on one prompt, and the one that is configured."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        return sweep(self.pair, prompt, chosen, "rule", tuple(dict.fromkeys((*COMPARED_RULES, chosen.rule))))
+        return sweep(self.pair, prompt, chosen, "rule", RULES)
 
     def sweep(
         self, image: Pictures, messages: Messages, field: str, config: DecodingConfig | None = None

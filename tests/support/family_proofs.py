@@ -104,7 +104,7 @@ def check_speculation(drafted: Callable[[int], Pair], numbers: Iterable[int]) ->
         drafted: pair for each chat.
     """
     saved = 0
-    rules = [name for name, info in RULE_INFOS.items() if info.compared]
+    rules = [*RULE_INFOS]
     for number in numbers:
         pair = drafted(number)
         prompt = pair.prompt(None, checkpoints.messages(number))

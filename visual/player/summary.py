@@ -13,7 +13,6 @@ NAMED: Final = ("drafter", "rule")  # in front of all others
 DRAFTERS: Final = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
 SHORT: Final = {  # instead of the field's title
     "branching": "{} children by level",
-    "shape": "guesses below nodes {}",
     "rank_acceptance": "shaped for acceptance {}",
     "entropy_threshold": "branches above {} nats",
     "max_branches": "at most {} a node",

@@ -119,7 +119,6 @@ class RuleInfo:
         help: one clause for ``--help`` and the page.
         colour, symbol: of its point in charts.
         bench_options: options that suit it best in the benchmark, from a configuration (``docs/notes/defaults.md``).
-        compared: benchmark and lab run it beside the others; not where its tree is whatever the user drew.
     """
 
     name: str
@@ -128,7 +127,6 @@ class RuleInfo:
     colour: str
     symbol: str
     bench_options: Callable[[Any], Mapping[str, Any]] = lambda config: {}
-    compared: bool = True
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from specllava.core.growth.rule import COST_MODEL, GrowthRule
 from specllava.core.growth.rules.chain import CHAIN
 from specllava.core.growth.rules.cost_aware import COST_AWARE
 from specllava.core.growth.rules.entropy import ENTROPY
-from specllava.core.growth.rules.shaped import FIXED, OWN_SHAPE, SEQUOIA
+from specllava.core.growth.rules.shaped import FIXED, SEQUOIA
 from specllava.core.growth.rules.topk import TOPK
 from specllava.core.trace_fields import RETIRED_RULES
 
 RULE_INFOS: Final = MappingProxyType(
-    {info.name: info for info in (ENTROPY, CHAIN, FIXED, TOPK, SEQUOIA, COST_AWARE, OWN_SHAPE)}
+    {info.name: info for info in (ENTROPY, CHAIN, FIXED, TOPK, SEQUOIA, COST_AWARE)}
 )
 
 
