@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import checkpoints, models
+from support import checkpoints
 
 from specllava.cli.main import main
 from specllava.core.config import DecodingConfig
@@ -69,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     weights[HEAD][TWIN] = weights[HEAD][often] * NEAR
     target = checkpoints.write_llava(folder / "target", parts=weights)
     near = checkpoints.write_llava(folder / "draft", seed=1, parts=checkpoints.noisy(weights, 0.01))
-    pair = replace(Pair.load(target, near, device="cpu", dtype="float32"), costs=models.COSTS)
+    pair = Pair.load(target, near, device="cpu", dtype="float32")
     return Made(folder, pair, answers(pair, folder, "none"), often)
 
 

@@ -86,7 +86,7 @@ def test_both_lanes_run_one_and_the_same_pass(rule: str, seed: int, monkeypatch:
     pair = models.pair("mixed", seed)
     said = {}
     for exact in (True, False):
-        running = replace(pair.running("padded", exact), costs=models.COSTS)
+        running = pair.running("padded", exact)
         lanes = [target_passes(running, prompt, one, monkeypatch) for one in (alone, config)]
         said[exact] = [tokens for tokens, _ in lanes]
         (_, single), (_, several) = lanes
@@ -221,7 +221,7 @@ def test_the_benchmark_counts_by_rule_what_exact_saves_and_costs(
     load = Pair.from_preset
 
     def load_priced(name: str, **options: Any) -> Pair:  # passes of bfloat16 are slow to time where no hardware has it
-        return replace(load(name, **options), costs=models.COSTS)
+        return load(name, **options)
 
     monkeypatch.setattr(Pair, "from_preset", load_priced)
     monkeypatch.setattr(benchmark, "LONGEST", 24 if ALL else 6)

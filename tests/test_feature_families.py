@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints, feature_checkpoints, feature_families, models
+from support import checkpoints, feature_checkpoints, feature_families
 from support.clips import clip
 from support.family_kinds import FamilyName
 from support.feature_checkpoints import Layout
@@ -71,12 +71,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pairs(root: Path) -> Callable[[str], Pair]:
     @cache
     def target(family: FamilyName) -> Pair:
-        return replace(Pair.load(root / family, device="cpu", dtype="float64"), costs=models.COSTS)
+        return Pair.load(root / family, device="cpu", dtype="float64")
 
     @cache
     def pair(name: str) -> Pair:
         asked = "msd" if CASES[name].layout.format == "msd" else None
-        return replace(target(CASES[name].family).with_draft(root / name, asked), costs=models.COSTS)
+        return target(CASES[name].family).with_draft(root / name, asked)
 
     return pair
 

@@ -103,12 +103,11 @@ def test_experiments_take_a_draft_that_reads_states(name: str):
     ):
         assert all(point.sameness.identical for point in done.points) and done.alone.token_ids == alone
         assert count is None or len(done.points) == count
-        assert all(priced.passes > 0 and priced.seconds > 0 for _, priced in done.priced)
     opened = last(lab.forced_token(picture, QUESTION, (), SHORT))
     assert opened.original.token_ids == alone
     assert all(0 <= option.draft <= 1 for options in opened.options for option in options)
     compared = last(lab.compare([Question(QUESTION, picture)], 1, SHORT, DecodingConfig(max_new_tokens=10)))
-    assert compared.rows[0].sameness.identical and min(compared.rows[0].counted) > 0
+    assert compared.rows[0].sameness.identical
 
 
 def test_drafts_of_every_kind_are_compared_on_one_answer():

@@ -29,7 +29,7 @@ from specllava.models.media.images import MAX_PIXELS, open_image
 from specllava.models.media.video_file import MAX_FRAMES
 from visual.page import admission
 from visual.page.admission import ENVELOPE, Admission, RunRate, TooManyRuns
-from visual.page.controls import COUNTS, FIELDS, LISTS, OptionRefused, decoding_config, described_settings, limit_option
+from visual.page.controls import COUNTS, FIELDS, OptionRefused, decoding_config, described_settings, limit_option
 from visual.page.request_bodies import CallBodies
 from visual.page.run_requests import QueuePosition, RunRequest, RunRequests
 from visual.page.uploads import read_upload
@@ -50,7 +50,7 @@ def test_bounds_of_options_and_files_are_those_of_the_limits() -> None:
         DecodingConfig(**{option: highest(limit)})
         with pytest.raises(ValidationError):
             DecodingConfig(**{option: highest(limit) + 1})
-    for limit in {*COUNTS.values(), *LISTS.values(), "pixels", "pictures", "frames", "trace_bytes", "turns"}:
+    for limit in {*COUNTS.values(), "list_items", "pixels", "pictures", "frames", "trace_bytes", "turns"}:
         for wrong in (0, -1, highest(limit) + 1, "x", None):
             with pytest.raises(ValidationError, match=limit):
                 Limits(**{limit: wrong})

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import models
 from support.browser import FINISHED, Visit, new_page
 from support.text_models import write_text_model
 from support.visual_traces import FakeBackend, FakeEvent, synthetic_recorded
@@ -82,7 +81,7 @@ def test_a_language_model_answers_and_goes_on_in_a_dialogue(
 
     target = write_text_model(tmp_path / "target", "llama")
     draft = write_text_model(tmp_path / "draft", "llama", 1, near=target)
-    pair = replace(Pair.load(target, draft, device="cpu", dtype="float64"), costs=models.COSTS)
+    pair = Pair.load(target, draft, device="cpu", dtype="float64")
     dialogues = Dialogues(lambda turns: _chat(pair, turns))
     tab = opened(browser, serve(AppState(lambda: pair, synthetic_recorded(tmp_path), dialogues=dialogues)))
     tab.run("What is a triangle?")

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import pytest
 from PIL import Image
 
+from specllava.core.growth.rules import build_rule
 from specllava.core.trace import DecodeTrace
 from specllava.core.trace_fields import RETIRED_FIELDS, RETIRED_RULES
 from visual.player.frames import recorded_frames
@@ -121,12 +122,14 @@ def test_an_option_that_only_another_rule_reads_is_not_missing(tmp_path: Path, r
 
 
 @pytest.mark.parametrize("rule", RETIRED_RULES)
-def test_a_run_of_a_retired_rule_is_shown_by_its_name(rule: str) -> None:
+def test_a_run_of_a_retired_rule_is_shown_by_its_name_and_not_repeated(rule: str) -> None:
     said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]
     said["config"]["rule"] = rule
     read = DecodeTrace.from_json(json.dumps(said))
     assert read.rule_name == rule and json.loads(read.to_json())["config"]["rule"] == rule
     assert f"{rule} rule" in "".join(recorded_frames(None, read))
+    with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it$"):
+        build_rule(read.config)
 
 
 @pytest.mark.parametrize(

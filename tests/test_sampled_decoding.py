@@ -17,7 +17,6 @@ FAMILIES = {
     "target-only": DecodingConfig(drafter="none"),
     "entropy": DecodingConfig(max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),
     "topk": DecodingConfig(rule="topk", width=2, nodes=5),
-    "cost-aware": DecodingConfig(rule="cost-aware"),
     "prompt-lookup": DecodingConfig(drafter="prompt-lookup", ngram=1),
     "drawn": DecodingConfig(rule="fixed", branching=(2, 2), temperature=1.0, children="drawn"),
 }

@@ -142,7 +142,6 @@ def test_presets_are_the_papers_and_touch_nothing_but_the_tree(drawer: gr.HTML) 
         "chain": DecodingConfig(rule="chain", min_log_prob=-1.0),
         "this paper": DecodingConfig(),
         "EAGLE-2": DecodingConfig(rule="topk", width=10, depth=8, nodes=59),
-        "cost-aware": DecodingConfig(rule="cost-aware"),
     }
     kept = {"temperature": 0.7, "seed": 5, "max_new_tokens": 40}
     for preset in drawer.props["presets"]:

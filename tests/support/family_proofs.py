@@ -124,7 +124,7 @@ def check_state_drafts(pair: Pair, directory: Path) -> None:
     kinds: tuple[DraftFormat, ...] = ("eagle", "eagle3")
     for kind in kinds:
         save(fresh_feature_draft(pair.target, kind), None, directory / kind)
-        drafted = replace(pair.with_draft(directory / kind), costs=models.COSTS)
+        drafted = pair.with_draft(directory / kind)
         prompt = drafted.prompt(None, checkpoints.messages(4))
         assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
 

@@ -64,7 +64,6 @@ PRESETS: Final = (
         "EAGLE-2", "A wide tree everywhere, doubt or not: more guesses are checked, and each pass costs more.",
         eagle2_tree(7, 10, 60),
     ),
-    SettingsPreset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
 )  # fmt: skip
 MEASURED: Final = "The tree with which others measured this draft."
 

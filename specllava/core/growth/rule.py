@@ -14,8 +14,6 @@ from typing import Any
 from specllava.core.growth.forecast import Forecast
 from specllava.core.tree import ROOT_PARENT, DraftTree
 
-COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
-
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
@@ -131,18 +129,9 @@ class RuleInfo:
     @property
     def options(self) -> tuple[str, ...]:
         """Fields of ``DecodingConfig`` that the rule reads."""
-        return tuple(name for name in self._fields if name != COST_MODEL)
+        return tuple(field.name for field in fields(self.build) if field.init)  # type: ignore[arg-type]
 
     @property
     def drawable(self) -> bool:
         """Whether children may be drawn from the draft, see :attr:`GrowthRule.drawable`."""
         return bool(getattr(self.build, "drawable", False))
-
-    @property
-    def costed(self) -> bool:
-        """Whether the rule needs the pair's cost model."""
-        return COST_MODEL in self._fields
-
-    @property
-    def _fields(self) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(self.build) if field.init)  # type: ignore[arg-type]
