@@ -27,8 +27,8 @@ def now(device: torch.device) -> float:
 def now_read() -> float:
     """Return wall-clock seconds where the host has just read what the device computed last.
 
-    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done, and a queued
-    verification is timed as one. Keeping a branch leaves two copies to the device, which the next pass follows.
+    Within a step that is so at every mark: guesses and verdict are read, so all work before them is done.
+    Keeping a branch leaves two copies to the device, which the next pass follows.
     """
     return time.perf_counter()
 

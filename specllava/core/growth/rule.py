@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from specllava.core.growth.forecast import Forecast
 from specllava.core.tree import ROOT_PARENT, DraftTree
 
 
@@ -87,11 +86,6 @@ class GrowthRule(ABC):
     @abstractmethod
     def select(self, builder: TreeBuilder) -> list[int]:
         """Return the nodes for the target to verify, in growing order, without the root; parents before children."""
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """What a device may expand before the rule is asked; ``None``: nothing is known beforehand."""
-        return None
 
     def update(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Learn that the target kept ``path`` (the root first) of the last tree; most rules learn nothing."""

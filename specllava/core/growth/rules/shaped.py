@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from specllava.core.growth.forecast import Forecast, Plan
 from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder, capped
 from specllava.core.growth.shapes import Shape, best_shape, fixed_shape
 
@@ -28,10 +27,6 @@ class ShapedRule(GrowthRule):
     @property
     def max_children(self) -> int:
         return self._widest
-
-    @property
-    def forecast(self) -> Forecast:
-        return Plan.of(self._settled)
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if node == 0:
