@@ -31,7 +31,6 @@ from specllava.cli.page_options import PageOptions, is_for_one
 from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
 from specllava.core.config import one_line
 from specllava.core.files import shipped
-from specllava.core.growth.cost_model import Costs, read_costs
 from specllava.models.loading.load_options import DTypeName
 from specllava.models.loading.presets import Preset, preset_named, presets
 from specllava.models.media.images import open_image
@@ -123,7 +122,6 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
-    costs = None if options.costs is None else read_costs(options.costs)
     pair = options.running.preset if options.running.target is None else ""
     shared: dict[str, Any] = {
         "recorded": recorded, "pair": pair, "opened": race, "lessons": lessons, "code": options.code,
@@ -132,10 +130,10 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     if os.environ.get("SPACES_ZERO_GPU"):
         spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU
         if family_of(pair) != "toy":
-            loaded = _lent_pair(options.running, costs)
+            loaded = _lent_pair(options.running)
             return AppState(loaded.result, **shared)  # races alone: a dialogue's caches would go with the worker
         options = replace(options, running=replace(options.running, device="cpu"))
-    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, costs, launched)
+    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, launched)
     drafts = _drafts(options)
     dialogues = Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns)
     pairs = _pairs(options, dialogues)
@@ -149,21 +147,20 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     )  # fmt: skip
 
 
-def _load(running: PairOptions, costs: Costs | None, launched: Event | None) -> Pair:
+def _load(running: PairOptions, launched: Event | None) -> Pair:
     if launched is not None:
         launched.wait()
-    pair = load_pair(running)
-    return pair if costs is None else replace(pair, costs=costs)
+    return load_pair(running)
 
 
-def _lent_pair(running: PairOptions, costs: Costs | None) -> Future[ZeroGPUPair]:
+def _lent_pair(running: PairOptions) -> Future[ZeroGPUPair]:
     """Load a pair for the GPUs that ZeroGPU lends: in this thread, on the CPU, and only then to "the GPU"."""
     loaded = Future[ZeroGPUPair]()
     dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
     try:
         pair = load_pair(replace(running, device="cpu", dtype=dtype)).to(ZERO_GPU_DEVICE)
-        pair = replace(pair, costs=costs, passes="eager")  # a worker is often new, so it would capture and not replay
-        loaded.set_result(ZeroGPUPair(pair, spaces.GPU, costs_known=costs is not None))
+        pair = replace(pair, passes="eager")  # a worker is often new, so it would capture and not replay
+        loaded.set_result(ZeroGPUPair(pair, spaces.GPU))
     except Exception as error:  # noqa: BLE001 - the page starts without the models, and says so
         loaded.set_exception(error)
     return loaded

@@ -26,7 +26,7 @@ from specllava.bench.dialogue import prompts_of
 from specllava.bench.lanes import bench_lanes
 from specllava.bench.toy_dialogues import toy_dialogues
 from specllava.cli.options import write_json
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
 from specllava.models.loading.load_options import DTypeName
@@ -118,7 +118,7 @@ def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
     pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
     pairs = {exact: replace(pair, exact=exact) for exact in (False, True)}
     config = DecodingConfig(max_new_tokens=LONGEST)
-    lanes = {name: one for name, one in bench_lanes(config).items() if name in COMPARED_RULES}
+    lanes = {name: one for name, one in bench_lanes(config).items() if name in RULES}
     asked = [prompt for one in toy_dialogues("held-out", prompts, 1) for prompt in prompts_of(pair, one, config)]
     rows = {name: Row() for name in lanes}
     for prompt in tqdm(asked, "toy pair", disable=None):

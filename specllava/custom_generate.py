@@ -22,7 +22,6 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 
 from specllava.core.config import DecodingConfig, one_line
 from specllava.core.growth.rule import GrowthRule
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import NO_DRAFT, DecodeTrace, Prefill
 from specllava.decoding import Event, stream
 from specllava.drafters.drafter import Drafter
@@ -100,10 +99,9 @@ def speculative_generate(
     config, own = _decoding(given, generation_config, input_ids.shape[1])
     if draft is None and config.drafter == "model" and "drafter" not in own:
         raise ValueError('speculative_generate needs draft=, or drafter="prompt-lookup"')
-    costed = pair.draft is not None and config.drafter == "model" and RULE_INFOS[config.rule].costed
     target = copy(pair.target)
     target.generation_config = _settings(generation_config, arguments.get("stopping_criteria") or ())
-    pair = replace(pair, target=target, costs=pair.expected_costs if costed else pair.costs)
+    pair = replace(pair, target=target)
     shown = {name: given[name] for name in MEDIA if given.get(name) is not None}
     lane = lane_of(config, _prompt(pair, input_ids, shown, draft_inputs), **own)
     recorded = bool(generation_config.return_dict_in_generate)

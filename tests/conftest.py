@@ -46,7 +46,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 # Gradio names cached pictures by content: a page that closes would take those of a page in another process along.
 os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specllava-tests-")  # costs of passes are measured anew
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specllava-tests-")  # what commands keep goes there
 if "SPECLLAVA_TESTS_SHIFT" in os.environ:
     from support.shifted_weights import shift_weights
 
@@ -69,14 +69,12 @@ def tiny() -> Pair:
 @pytest.fixture(scope="session")
 def shipped() -> Callable[[DTypeName], Pair]:
     """The toy pair as it ships, loaded once per precision."""
-    from support import models
 
     from specllava.pair import Pair
 
     @cache
     def load(dtype: DTypeName) -> Pair:
-        pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
-        return replace(pair, costs=models.COSTS)  # in place of a measurement, as for the tiny pairs
+        return Pair.from_preset("toy", device="cpu", dtype=dtype)
 
     return load
 

@@ -226,11 +226,6 @@ def test_the_table_is_sorted_a_row_opens_and_a_phone_need_not_scroll(visit: Visi
     assert [row[2] for row in rows] == [f"{row.a.tau:.2f}" for row in found.rows]
     assert [row[3] for row in rows] == [f"{row.b.tau:.2f}" for row in found.rows]
     assert len(rows) == 5 and tab.text(".against-lines").splitlines()[:-1] == summary_lines(found)
-    taus = found.totals[1].tau / found.totals[0].tau
-    faster = found.counted.value
-    bought = tab.text(".against-lines").splitlines()[-1]
-    assert f"{abs(100 * (taus - 1)):.0f} % tokens a pass" in bought
-    assert f"{abs(100 * (faster - 1)):.0f} % {'faster' if faster > 1 else 'slower'} here: it " in bought
     for key, column in (("tau_b", 3), ("passes_a", 5), ("prompt", 1)):
         tab.page.click(f"[data-key={key}]")
         up = [row[column] for row in tab.page.evaluate(ROWS)]

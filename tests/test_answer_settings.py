@@ -154,7 +154,6 @@ LANES: dict[str, dict[str, Any]] = {
     "target-only": {"drafter": "none"},
     "best": {"rule": "topk", "width": 2, "nodes": 4},
     "drawn": {"rule": "fixed", "branching": (2, 1), "children": "drawn"},
-    "traversal": {"rule": "fixed", "branching": (2, 1), "children": "drawn", "verifier": "traversal"},
 }
 
 

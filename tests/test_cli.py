@@ -14,7 +14,7 @@ from specllava.bench import rounds
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.cli.toyworld import Render
-from specllava.core.config import COMPARED_RULES
+from specllava.core.config import RULES
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 from specllava.toyworld.scene import HELD_OUT
@@ -122,7 +122,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     assert "…" not in printed.out and "wall" in printed.out
     report = json.loads(out.read_text())
     lanes = report["lanes"]
-    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup"}
+    assert set(lanes) == {"target-only", *RULES, "prompt-lookup"}
     for lane in lanes.values():
         assert {"tau", "ms_per_token", "speedup", "efficiency", "mismatches", "ties", "runs"} <= set(lane)
         assert lane["mismatches"] == 0 and lane["runs"] == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,7 @@ from specllava.cli.page_options import PageOptions
 from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.metrics import acceptance_by_depth, summarise
 from specllava.lab import Lab
-from specllava.lab.sweep import LOOKUP, _costs
+from specllava.lab.sweep import LOOKUP
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import Preset, presets
@@ -173,9 +172,6 @@ def test_all_drafts_of_a_target_race_for_the_same_tokens(present: str, drafter: 
     assert [runs[name].config.drafter for name in found.values] == ["model", "model", "prompt-lookup"]
     assert [name for name, _ in found.draft_pass] == ["draft VLM", EAGLE]
     assert all(seconds > 0 for _, seconds in found.draft_pass)
-    costs = dict(zip(labs, _costs([lab.pair for lab in labs.values()]), strict=True))
-    assert costs["draft VLM"].verify == costs[EAGLE].verify, "one target, timed once"
-    assert not any(math.isnan(point.counted) for point in found.points)
     assert len(findings) >= 1 + sum(len(run.steps) for run in (found.alone, *runs.values())), "it can be closed"
 
 
@@ -270,9 +266,9 @@ def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
     page.keyboard.press("ArrowDown")
     summary = "document.querySelector('.drawer .summary').textContent"
     page.wait_for_function(f"{summary}.startsWith('{EAGLE} · entropy rule')")
-    page.locator(".preset", has_text="cost-aware").click()
-    page.wait_for_function(f"{summary}.startsWith('{EAGLE} · cost-aware rule')")
-    assert page.locator(".preset", has_text="cost-aware").get_attribute("aria-pressed") == "true"
+    page.locator(".preset", has_text="EAGLE-2").click()
+    page.wait_for_function(f"{summary}.startsWith('{EAGLE} · topk rule')")
+    assert page.locator(".preset", has_text="EAGLE-2").get_attribute("aria-pressed") == "true"
     assert_accessible(page, ".drawer")
     page.click(".drawer-run")
     Visit(page).wait("document.querySelector('.origin').textContent.includes('live run')")

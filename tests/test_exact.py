@@ -82,7 +82,7 @@ def test_both_lanes_run_one_and_the_same_pass(rule: str, seed: int, monkeypatch:
     pair = models.pair("mixed", seed)
     said = {}
     for exact in (True, False):
-        running = replace(pair.running("padded", exact), costs=models.COSTS)
+        running = pair.running("padded", exact)
         lanes = [target_passes(running, prompt, one, monkeypatch) for one in (alone, config)]
         said[exact] = [tokens for tokens, _ in lanes]
         (_, single), (_, several) = lanes
@@ -124,7 +124,7 @@ def test_the_first_branch_is_a_chain_of_the_tree_and_what_lay_beside_it_is_prune
     assert len(cut) == min(16, len(beside) + len(branch.nodes))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "shape"])
+@pytest.mark.parametrize("rule", RULES)
 def test_a_verified_node_stands_where_it_stands_in_the_text(rule: str, monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[int, Any, Any]] = []
     stage = PaddedPasses.stage
@@ -202,10 +202,9 @@ def test_a_dialogue_reads_its_prompts_anew_and_both_lanes_agree():
         assert turn.trace.token_ids == turn.alone.token_ids
 
 
-@pytest.mark.parametrize("verifier", ["token", "traversal"])
-def test_drawn_guesses_are_judged_on_the_first_branch_too(verifier: str):
+def test_drawn_guesses_are_judged_on_the_first_branch_too():
     pair = replace(models.pair("perfect"), passes="padded", exact=True)
-    drawn = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "verifier": verifier}
+    drawn = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn"}
     config = DecodingConfig(**drawn, temperature=1.0, nodes=9, max_new_tokens=16)
     steps = pair.run(lane_of(config, models.prompt(0))).steps
     assert all(step.tree.parents == tuple(range(-1, len(step.tree) - 1)) for step in steps)

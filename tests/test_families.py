@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, families, family_kinds, models
+from support import checkpoints, families, family_kinds
 from support.amount import ALL, sample
 from support.family_configs import Layout
 from support.family_kinds import FAMILIES, WORDS, FamilyName
@@ -85,14 +85,14 @@ def pairs(made: Made):
 
     @cache
     def alone(name: str, dtype: DTypeName) -> Pair:
-        return replace(Pair.load(made(name), device="cpu", dtype=dtype), costs=models.COSTS)
+        return Pair.load(made(name), device="cpu", dtype=dtype)
 
     @cache
     def pair(name: str, draft: str | None, dtype: DTypeName) -> Pair:
         drafted = alone(name, dtype)
         if draft is None:
             return drafted
-        return replace(drafted.with_draft(made(f"{name.split()[0]} {draft}")), costs=models.COSTS)
+        return drafted.with_draft(made(f"{name.split()[0]} {draft}"))
 
     return pair
 

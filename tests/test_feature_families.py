@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints, feature_checkpoints, feature_families, models
+from support import checkpoints, feature_checkpoints, feature_families
 from support.clips import clip
 from support.family_kinds import FamilyName
 from support.feature_checkpoints import Layout
@@ -19,7 +19,7 @@ from support.video_proofs import generated
 from test_bad_input import complaint
 
 from specllava.chat import Chat
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.distill.initial_draft import check_teachable
 from specllava.lane import Lane
@@ -71,12 +71,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pairs(root: Path) -> Callable[[str], Pair]:
     @cache
     def target(family: FamilyName) -> Pair:
-        return replace(Pair.load(root / family, device="cpu", dtype="float64"), costs=models.COSTS)
+        return Pair.load(root / family, device="cpu", dtype="float64")
 
     @cache
     def pair(name: str) -> Pair:
         asked = "msd" if CASES[name].layout.format == "msd" else None
-        return replace(target(CASES[name].family).with_draft(root / name, asked), costs=models.COSTS)
+        return target(CASES[name].family).with_draft(root / name, asked)
 
     return pair
 
@@ -121,7 +121,7 @@ def test_no_rule_and_no_heat_changes_a_token(pairs, name: str):
     config = replace(BEAM, min_log_prob=-50.0, entropy_threshold=1.0)
     for heat in ({}, {"temperature": 0.8, "top_p": 0.9, "seed": number}):
         plain = pair.run(Lane("x", replace(config, drafter="none", **heat), prompt)).token_ids
-        for rule in COMPARED_RULES[number % 3 :: 6 if heat else 3]:
+        for rule in RULES[number % 3 :: 6 if heat else 3]:
             assert padded.run(Lane("x", replace(config, rule=rule, **heat), prompt)).token_ids == plain
     lane = Lane("x", config, prompt)
     guesses = [[(step.tree.tokens, step.tree.parents) for step in one.run(lane).steps] for one in (pair, padded)]

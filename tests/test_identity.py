@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints, feature_checkpoints, models
+from support import checkpoints, feature_checkpoints
 from support.amount import ALL
 from support.chances import check_distribution, drawn_exactly
 from support.checkpoints import FAMILIES
@@ -41,7 +41,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
     @cache
     def target(family: str, dtype: DTypeName) -> Pair:
-        return replace(Pair.load(written(family), device="cpu", dtype=dtype), costs=models.COSTS)
+        return Pair.load(written(family), device="cpu", dtype=dtype)
 
     @cache
     def draft(name: str, family: str) -> Path:
@@ -50,8 +50,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     @cache
     def pair(name: str, family: str, dtype: DTypeName) -> Pair:
         asked = "msd" if LAYOUTS[name].format == "msd" else None
-        loaded = target(family, dtype).with_draft(draft(name, family), asked)
-        return replace(loaded, costs=models.COSTS)
+        return target(family, dtype).with_draft(draft(name, family), asked)
 
     return pair
 
@@ -111,7 +110,6 @@ WARMTH = 3.0
 DRAWN = {
     "best": {"rule": "topk", "width": 2, "nodes": 5},
     "drawn": {"rule": "fixed", "branching": (2, 2), "children": "drawn"},
-    "traversal": {"rule": "fixed", "branching": (2, 2), "children": "drawn", "verifier": "traversal"},
 }
 
 

@@ -11,12 +11,10 @@ import pytest
 import torch
 from support import models
 
-from benchmarks import worth
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import drafted_tokens, summarise
 from specllava.findings.ablation import Ablation, DraftScores
 from specllava.findings.forced_token import ForcedToken
-from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
@@ -50,7 +48,7 @@ def lab(tiny: Pair) -> Lab:
 def test_every_rule_is_run_once_and_says_what_the_target_says(lab: Lab):
     seen: list[Sweep] = list(lab.rules(models.picture(0), QUESTION, SHORT))
     done = seen[-1]
-    assert [point.value for point in done.points] == list(COMPARED_RULES) and done.current == "entropy"
+    assert [point.value for point in done.points] == list(RULES) and done.current == "entropy"
     assert all(point.sameness.identical for point in done.points)
     assert [len(found.runs) for found in seen] == sorted(len(found.runs) for found in seen)
     assert done.alone is not None and done.alone.token_ids == models.expected(0, 0, 16)
@@ -321,23 +319,3 @@ def test_the_shipped_pair_has_its_earlier_draft_on_the_same_target(shipped):
     before = pair.undistilled()
     assert before.target is pair.target
     assert before.info.draft == "draft-before" and pair.info.draft == "draft"
-
-
-def test_a_sweep_counts_the_passes_of_every_run(tiny: Pair) -> None:
-    *_, done = Lab(tiny).rules(models.picture(0), "Describe this.", SHORT)
-    runs, costs = dict(done.runs), tiny.measured_costs
-    assert [value for value, _ in done.priced] == list(COMPARED_RULES)
-    for value, found in done.priced:
-        steps = runs[value].steps
-        assert (found.passes, found.tokens) == (len(steps), sum(len(step.emitted) for step in steps))
-        sent = priced(map(ReplayStep.of, steps), costs)
-        assert found.seconds >= sent.seconds - 1e-12, "levels of which nothing was sent are passes too"
-        assert found.speedup == pytest.approx(costs.verify_seconds(0) * found.tokens / found.seconds)
-
-
-def test_the_benchmark_counts_passes_as_the_lab_does(tiny: Pair) -> None:
-    *_, done = Lab(tiny).rules(models.picture(0), "Describe this.", SHORT)
-    prompt = tiny.prompt(models.picture(0), "Describe this.", SHORT.max_new_tokens)
-    for rule in ("entropy", "chain", "topk"):
-        counted = priced(worth.count(tiny, [prompt], replace(SHORT, rule=rule)), tiny.measured_costs)
-        assert counted == dict(done.priced)[rule]

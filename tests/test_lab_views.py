@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,9 +22,9 @@ from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import drafted_tokens, summarise
 from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
-from specllava.findings.sweep import Point, Sweep
+from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
-from visual.figures.sweep_charts import COUNTED, ONE_RUN, rules_chart, sweep_chart
+from visual.figures.sweep_charts import rules_chart, sweep_chart
 from visual.page.lab import EXPERIMENTS
 from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
 
@@ -48,13 +47,13 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
     chart = rules_chart(found)
     *rules, alone = chart.figures[0].data
     assert [(trace.x[0], trace.y[0]) for trace in rules] == [
-        (round(point.summary.tau, 3), round(point.counted, 3)) for point in found.points
+        (round(point.summary.tau, 3), round(point.speedup, 3)) for point in found.points
     ]
     assert len({trace.marker.symbol for trace in rules}) == len({trace.marker.color for trace in rules}) == len(RULES)
     assert [trace.name for trace in rules if "yours" in trace.name] == ["entropy (yours)"]
     assert (alone.x[0], alone.y[0]) == (1, 1)
-    fastest = max(found.points, key=lambda point: point.counted)
-    assert chart.answer.startswith(f"Fastest here: {fastest.value}, {fastest.counted:.1f}×")
+    fastest = max(found.points, key=lambda point: point.speedup)
+    assert chart.answer.startswith(f"Fastest here: {fastest.value}, {fastest.speedup:.1f}×")
     assert "token for token" in chart.answer
     assert [row[0].split()[0] for row in chart.rows] == list(RULES)
 
@@ -65,9 +64,10 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
 )
 def test_the_best_rule_is_set_against_the_target_alone(best: float, words: str):
     found = swept("rule", RULES)
-    most = max(one.speedup for _, one in found.priced)
-    scaled = tuple((value, replace(one, one=one.one * best / most)) for value, one in found.priced)
-    assert words in rules_chart(replace(found, priced=scaled)).answer
+    most = max(point.speedup for point in found.points)
+    seconds = (StepSeconds(verify=step.seconds.total * best / most) for step in found.alone.steps)
+    steps = tuple(replace(step, seconds=own) for step, own in zip(found.alone.steps, seconds, strict=True))
+    assert words in rules_chart(replace(found, alone=replace(found.alone, steps=steps))).answer
 
 
 def test_a_knob_is_a_curve_with_the_present_setting_on_it():
@@ -215,39 +215,6 @@ class Blank:
         return Image.new("RGB", (8, 8))
 
     preview = open
-
-
-def disturbed(found: Sweep, busy: str) -> Sweep:
-    """The sweep, if the machine had done something else whenever one rule ran."""
-    slow = StepSeconds(0.01, 0.1, 0.01)
-    runs = [
-        (value, replace(run, steps=tuple(replace(step, seconds=slow) for step in run.steps)) if value == busy else run)
-        for value, run in found.runs
-    ]
-    return replace(found, runs=tuple(runs))
-
-
-def value_of(points: tuple[Point, ...]) -> dict[object, float]:
-    return {point.value: point.worth for point in points}
-
-
-@pytest.mark.parametrize("busy", RULES)
-def test_a_busy_machine_changes_no_comparison_of_rules(busy: str) -> None:
-    """ "topk: 6.0 tokens a pass at 0.3x" was a machine that did something else meanwhile."""
-    quiet = swept("rule", RULES)
-    noisy = disturbed(quiet, busy)
-    assert value_of(noisy.points) == value_of(quiet.points)
-    assert rules_chart(noisy).answer == rules_chart(quiet).answer
-    clocks = [{row[0]: row[3] for row in rules_chart(found).rows} for found in (quiet, noisy)]
-    assert clocks[0] != clocks[1], "the clock's stands beside it"
-    assert COUNTED in rules_chart(noisy).answer
-    assert COUNTED in sweep_chart(swept("depth", (2, 4, 8))).answer
-
-
-def test_without_costs_a_sweep_compares_clocks_and_says_so() -> None:
-    found = replace(swept("rule", RULES), priced=())
-    assert all(point.worth == point.speedup and math.isnan(point.counted) for point in found.points)
-    assert ONE_RUN in rules_chart(found).answer
 
 
 def test_points_of_rules_are_labelled_beside_them() -> None:

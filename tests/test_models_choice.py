@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +9,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
-from support import models
 from support.browser import Visit, new_page
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.cost_model import Costs
 from specllava.core.question import Question
 from specllava.lab import Lab
-from specllava.lab.comparison import sides
 from specllava.pair import Pair
 from visual.page.app_state import AppState, Models
 from visual.page.comparison import LINES, ComparisonRequest, Comparisons, comparison_kind
@@ -133,19 +128,6 @@ def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any]
     *_, found = Lab(pairs[0]).compare(iter(questions), 2, config, config, Lab(pairs[1]))
     assert "float64" in found.b and "float64" not in found.a
     assert all(row.sameness is not None and row.sameness.identical for row in found.rows)
-
-
-def test_models_of_one_shape_are_priced_alike_whenever_they_were_timed() -> None:
-    one, other = models.pair("mixed"), models.pair("mixed")
-    costs = Costs((1.0, 2.0), (3.0,)), Costs((10.0, 20.0), (30.0,))
-    one, other = (replace(pair, costs=own) for pair, own in zip((one, other), costs, strict=True))
-    config = DecodingConfig()
-    assert [side.costs for side in sides(one, config, other, config)] == [costs[0], costs[0]]
-    assert one.draft is not None and other.draft is not None
-    wider = replace(other, target=copy.deepcopy(other.target).to(torch.bfloat16))
-    assert [side.costs for side in sides(one, config, wider, config)] == [costs[0], Costs((10.0, 20.0), (3.0,))]
-    bare = replace(other, draft=None)
-    assert [side.costs for side in sides(one, config, bare, config)] == [None, None]
 
 
 def test_the_drawer_offers_other_models_and_runs_them(

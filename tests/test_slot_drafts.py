@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from support import checkpoints, families, family_configs, family_drafts, models
+from support import checkpoints, families, family_configs, family_drafts
 from support.clips import clip
 from support.distilling import arguments
 from support.family_kinds import FAMILIES, FamilyName
@@ -75,7 +75,7 @@ def made(root: Path) -> Made:
 
 def loaded(made: Made, name: str, dtype: str = "float64") -> Pair:
     """A target with a draft that can learn: one that decodes is fused."""
-    pair = replace(Pair.load(made(name.split()[0]), device="cpu", dtype=dtype), costs=models.COSTS)
+    pair = Pair.load(made(name.split()[0]), device="cpu", dtype=dtype)
     draft = training_draft(made(name), pair.target).to(pair.target.dtype).eval()
     return replace(pair, draft=draft)
 
@@ -160,7 +160,6 @@ def test_a_draft_learns_and_changes_no_token(root: Path, made: Made, tmp_path: P
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     assert all(0 <= check.kl < 100 for check in report.checks)
     pair = Pair.load(made(family), tmp_path / "run" / "last", device="cpu", dtype="float64")
-    pair = replace(pair, costs=models.COSTS)
     assert pair.draft_vision == ("shared" if kind == "vlm" else "states")
     family_drafts.check_identity(pair, videos=[clip(3, 1 if kind == "vlm" else None)])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints, families, models
+from support import checkpoints, families
 from support.chats import check_last, talker
 from support.clips import clip
 from support.family_configs import Layout
@@ -43,7 +43,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory):
         if not target.exists():
             families.write_checkpoint(target, family)
             families.write_checkpoint(draft, family, 1, NEAR, target)
-        return replace(Pair.load(target, draft, device="cpu", dtype=dtype), costs=models.COSTS)
+        return Pair.load(target, draft, device="cpu", dtype=dtype)
 
     return pair
 

@@ -30,7 +30,6 @@ READ = """(given) => given.map(([frame, sampled]) => {
 SAMPLED: dict[str, dict[str, Any]] = {
     "best": {"max_branches": 3, "entropy_threshold": 0.0},
     "drawn": {"rule": "sequoia", "children": "drawn", "nodes": 6, "depth": 3},
-    "traversal": {"rule": "fixed", "children": "drawn", "branching": (2, 2), "verifier": "traversal"},
 }
 
 

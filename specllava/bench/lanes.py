@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from specllava.bench.timed_run import TimedRun
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
@@ -37,7 +37,7 @@ def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, D
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
     rules: dict[str, DecodingConfig] = {
         rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].bench_options(config))
-        for rule in COMPARED_RULES
+        for rule in RULES
     }
     if tree:
         rules[tree["rule"]] = replace(config, drafter="model", **tree)

@@ -53,9 +53,6 @@ class PageOptions:
     limits: Limits = field(default_factory=lambda: _limits())
     """What a visitor may ask for; each may also be set as SPECLLAVA_ and its name, such as SPECLLAVA_NEW_TOKENS."""
 
-    costs: Path | None = field(default_factory=lambda: Path(path) if (path := _from("SPECLLAVA_COSTS")) else None)
-    """Seconds of the pair's passes on this hardware (docs/spaces.md), in place of measuring them: SPECLLAVA_COSTS."""
-
 
 def is_for_one(options: PageOptions) -> bool:
     """Check whether nobody but this machine's own user can reach the page: no other host, no proxy, no Space."""

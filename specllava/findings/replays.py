@@ -1,11 +1,11 @@
 """Recorded steps without their words: what each took in passes and brought in tokens, priced at any pair's costs.
 
-A step takes the same passes wherever it is decoded, so its seconds elsewhere are a sum. That holds for the recorded
-trees; a rule that goes by costs would grow other ones elsewhere.
+A step takes the same passes wherever it is decoded, so its seconds elsewhere are a sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,44 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import Field, TypeAdapter, ValidationError
 
 from specllava.core.config import one_line
-from specllava.core.growth.cost_model import LONGEST_LEVEL, LONGEST_VERIFY, Costs
 from specllava.core.trace import RunInfo, StepTrace
 from specllava.core.trace_fields import Count, Many, Record
 
 MAX_FILE_BYTES: Final = 100_000  # it travels with every page
 GUESSES: Final = 20  # of the wider one of the two target passes that a person is asked for
 
+LONGEST_VERIFY, LONGEST_LEVEL = 257, 64  # tokens of a pass: all that a config allows
+
 Width = Annotated[int, Field(ge=1, le=LONGEST_LEVEL)]
 Name = Annotated[str, Field(max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of one pass by its number of tokens: entry ``n - 1`` is for ``n`` tokens, beyond them a straight line.
+
+    Args:
+        verify: of the target; a tree of ``n`` drafted tokens takes ``n + 1``.
+        draft: of the draft, for one level.
+    """
+
+    verify: tuple[float, ...]
+    draft: tuple[float, ...]
+
+    def verify_seconds(self, drafted: int) -> float:
+        """Return the seconds of verifying ``drafted`` tokens."""
+        return _at(self.verify, drafted + 1)
+
+    def step_seconds(self, widths: Iterable[int], drafted: int) -> float:
+        """Return the seconds of a step's passes: the draft's, by their tokens, and the target's verification."""
+        return math.fsum(_at(self.draft, width) for width in widths) + self.verify_seconds(drafted)
+
+
+def _at(curve: Sequence[float], tokens: int) -> float:
+    if tokens <= len(curve):
+        return curve[tokens - 1]
+    slope = curve[-1] - curve[-2] if len(curve) > 1 else 0.0
+    return curve[-1] + slope * (tokens - len(curve))
 
 
 class ReplayStep(NamedTuple):

@@ -116,19 +116,6 @@ class LogitsReduction(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Guesses(LogitsReduction, Protocol):
-    """Interface of a reduction of logits to the likeliest next tokens."""
-
-    @property
-    def count(self) -> int:
-        """Tokens of each row."""
-        ...
-
-    def split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split numbers ``[rows, width]``: entropies ``[rows]``, log-probabilities and tokens ``[rows, count]``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class PassOutput:
     """Output of a pass. That of a padded engine lies in its buffers, so it is valid until the next pass.

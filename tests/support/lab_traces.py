@@ -18,11 +18,8 @@ from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, DraftScores, TreeComparison, VariantResult
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.forced_token import ForcedToken, Option
-from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
-
-COSTS = straight_costs(one=0.004, many=0.008, level=0.0005)  # seconds of passes
 
 
 def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig) -> Generator[Sweep]:
@@ -31,11 +28,7 @@ def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig)
     yield found
     for seed, value in enumerate(values):
         lanes = synthetic_race(seed, replace(config, **{field: value}))
-        run = lanes["speculative"]
-        own = [(value, priced(map(ReplayStep.of, run.steps), COSTS))] if run.steps else []
-        found = replace(
-            found, alone=lanes["target-only"], runs=(*found.runs, (value, run)), priced=(*found.priced, *own)
-        )
+        found = replace(found, alone=lanes["target-only"], runs=(*found.runs, (value, lanes["speculative"])))
         yield found
 
 
@@ -45,10 +38,8 @@ def synthetic_drafters(names: Sequence[str], config: DecodingConfig) -> Generato
     named = dict(zip(depths, names, strict=True))
     costs = tuple((name, 0.001 * place) for place, name in enumerate(names[:-1], start=1))
     for found in synthetic_sweep("depth", depths, config):
-        runs, worth = (tuple((named[v], one) for v, one in pairs) for pairs in (found.runs, found.priced))  # type: ignore[index]
-        yield replace(
-            found, field="drafter", values=tuple(names), current=names[0], runs=runs, priced=worth, draft_pass=costs
-        )
+        runs = tuple((named[value], run) for value, run in found.runs)  # type: ignore[index]
+        yield replace(found, field="drafter", values=tuple(names), current=names[0], runs=runs, draft_pass=costs)
 
 
 def synthetic_reading(trace: DecodeTrace, seed: int) -> DraftScores:
@@ -117,16 +108,15 @@ def synthetic_against(
     questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
 ) -> Generator[PairedComparison]:
     """A row more per question, with its race file; the finding is yielded twice, as between two steps."""
-    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count, checking=(0.005, 0.02))
+    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count)
     yield found
     for number, question in enumerate(questions):
         lanes = synthetic_race(number, a)
         one, two = lanes["speculative"], synthetic_race(number + 100, b)["speculative"]
         one, two = (replace(trace, prompt=question.text) for trace in (one, two))
         packed = gzip.compress(comparison_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
-        counted = (0.1 * len(one.steps), 0.12 * len(two.steps))
         sides = summarise([one]), summarise([two])
-        row = PromptResult(question.text, question.name, *sides, compare(one, two), counted, (0.01, 0.03), packed)
+        row = PromptResult(question.text, question.name, *sides, compare(one, two), packed)
         yield found
         found = replace(found, rows=(*found.rows, row))
         yield found

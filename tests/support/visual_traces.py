@@ -260,9 +260,6 @@ class FakeBackend:
             del lanes["speculative"]
         return self._events(lanes, messages)
 
-    def preparing(self, config: DecodingConfig) -> Generator[None]:
-        yield from ()
-
     def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
         """One lane of the race."""
         lane = "target-only" if config.drafter == "none" else "speculative"

@@ -35,7 +35,7 @@ from visual.page.notices import text_of
 from visual.page.pictures import NoPicture, PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_requests import RunRequest, RunRequests
-from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_updates, session_of, watch_call
+from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, run_updates, session_of, watch_call
 from visual.page.uploads import uploaded_pictures
 from visual.player.bounds import shorten_question
 from visual.player.frames import Ending
@@ -242,8 +242,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         begin = backend.answer if endpoint.alone else backend.race
-        picture, preparing = inputs.picture.open(), backend.preparing(config)
-        events = prepared(preparing, lambda: begin(picture, inputs.question, config))
+        events = begin(inputs.picture.open(), inputs.question, config)
         return CallRun(endpoint, backend, events, is_wanted, leave)
 
     return RunKind(endpoint.name, "the call", "", RunRequest, start)

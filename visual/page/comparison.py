@@ -20,7 +20,6 @@ from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.race_file import write_zip
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.comparison_tables import race_files, records, summary_lines, to_csv, to_markdown
-from specllava.findings.replays import GUESSES
 from visual.page import widgets
 from visual.page.app_state import AppState
 from visual.page.comparison_prompts import MAX_PROMPTS, PagePrompt, file_prompts, line_prompts, questions, scene_prompts
@@ -45,7 +44,7 @@ LINES, SCENES, FILE = "Lines about the present picture", "Toy scenes", "A file"
 COLUMNS: Final = (  # heading, field of the record, and how the table writes it
     ("#", "number", "whole"), ("prompt", "prompt", "text"), ("τ A", "tau_a", "number"), ("τ B", "tau_b", "number"),
     ("Δ τ", "tau_ratio", "change"), ("passes A", "passes_a", "whole"), ("passes B", "passes_b", "whole"),
-    ("Δ speed by passes", "counted_ratio", "change"), ("Δ speed by the clock", "speed_ratio", "change"),
+    ("Δ speed by the clock", "speed_ratio", "change"),
     ("tokens", "same", "same"),
 )  # fmt: skip
 MODULES: Final = ("files.js", "tables.js", "pays_math.js", "against.js")
@@ -194,27 +193,7 @@ def comparison_view(found: PairedComparison, name: str) -> View:
     return {
         "id": name, "a": found.a, "b": found.b, "lines": summary_lines(found) if rows else [],
         "columns": [column for column in COLUMNS if any(row[column[1]] is not None for row in rows)], "rows": rows,
-        "gain": gain_sides(found),
     }  # fmt: skip
-
-
-def gain_sides(found: PairedComparison) -> dict[str, Any] | None:
-    """Return both sides and costs of checking as ``static/pays_math.js`` takes them; ``None`` if they are unknown.
-
-    A side's ``guesses`` are those that a straight line of costs needs for the measured seconds of its verification.
-    """
-    if found.checking is None or found.counted is None:
-        return None
-    one, many = found.checking
-    sides = []
-    for place, totals in enumerate(found.totals):
-        drafting = sum(row.drafting[place] for row in found.rows)
-        beyond = sum(row.counted[place] for row in found.rows if row.counted) - drafting - totals.target_passes * one
-        guesses = GUESSES * beyond / (many - one) if many > one else totals.drafted
-        side = {"tokens": totals.step_tokens, "passes": totals.target_passes, "guesses": max(0.0, guesses)}
-        sides.append(side | {"drafting": 1e3 * drafting})
-    costs = {"one": 1e3 * one, "many": 1e3 * many}
-    return {"sides": sides, "costs": costs} if all(side["passes"] for side in sides) else None
 
 
 def files(found: PairedComparison) -> dict[str, str]:

@@ -6,7 +6,6 @@ change the server says which options count, what they come to, and what it refus
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_origin
@@ -16,7 +15,7 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.core.config import DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.growth.rules.topk import eagle2_tree
@@ -28,21 +27,19 @@ from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-MODULES: Final = ("settings.js", "draw_tree.js", "pair_choice.js")
+MODULES: Final = ("settings.js", "pair_choice.js")
 MOUNT: Final = """
-loaded.then(({ settings, draw_tree, pair_choice }) =>
-  settings.mount({ element, props, watch, server, editors: { shape: draw_tree.createTreeEditor }, pair_choice }));
+loaded.then(({ settings, pair_choice }) => settings.mount({ element, props, watch, server, pair_choice }));
 """
 CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
     "rule": {name: info.help for name, info in RULE_INFOS.items()},
     "children": {"best": "the draft's best", "drawn": "drawn from the draft without replacement"},
-    "verifier": {"token": "token by token from the root (Sequoia)", "traversal": "branch by branch from the leaves"},
 }
 COUNTS: Final = {  # by option that is a number: the limit that holds for it
     "max_new_tokens": "new_tokens", "depth": "depth", "nodes": "nodes", "width": "width", "max_branches": "branches",
 }  # fmt: skip
-LISTS: Final = {"branching": "list_items", "rank_acceptance": "list_items", "shape": "nodes"}
+LISTS: Final = ("branching", "rank_acceptance")
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,6 @@ PRESETS: Final = (
         "EAGLE-2", "A wide tree everywhere, doubt or not: more guesses are checked, and each pass costs more.",
         eagle2_tree(7, 10, 60),
     ),
-    SettingsPreset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
 )  # fmt: skip
 MEASURED: Final = "The tree with which others measured this draft."
 
@@ -183,7 +179,7 @@ def check_options(config: DecodingConfig, limits: Limits) -> None:
     Raises:
         OptionRefused: the first such option.
     """
-    read = options_read(config.drafter, config.rule, config.temperature, config.children)
+    read = options_read(config.drafter, config.rule, config.temperature)
     for option, what, value, most in _sizes(config, limits):
         if option in read and value > most:
             raise OptionRefused(option, what, value, most)
@@ -193,10 +189,9 @@ def _sizes(config: DecodingConfig, limits: Limits) -> Iterator[tuple[str, str, i
     """Yield each option that has a limit: its name, what is counted, how much that is, and the limit."""
     for name, limit in COUNTS.items():
         yield name, "", getattr(config, name), getattr(limits, limit)
-    for name, limit in LISTS.items():
-        yield name, "the length of ", len(getattr(config, name)), getattr(limits, limit)
+    for name in LISTS:
+        yield name, "the length of ", len(getattr(config, name)), limits.list_items
     yield "branching", "the largest of ", max(config.branching), limits.branches
-    yield "shape", "the most children in ", max(Counter(config.shape).values()), limits.branches
 
 
 def _check_mapping(settings: Settings | None) -> Settings:
@@ -207,11 +202,9 @@ def _check_mapping(settings: Settings | None) -> Settings:
 
 def _read(settings: Settings) -> frozenset[str]:
     """Return the options that decoding with these settings reads; they may be anything that a browser sent."""
-    rule, temperature, children = (
-        settings.get(name, FIELDS[name].default) for name in ("rule", "temperature", "children")
-    )
+    rule, temperature = (settings.get(name, FIELDS[name].default) for name in ("rule", "temperature"))
     warm = temperature if isinstance(temperature, int | float) else 0.0
-    return options_read(str(_drafter(settings)), str(rule), warm, str(children))
+    return options_read(str(_drafter(settings)), str(rule), warm)
 
 
 def _drafter(settings: Settings) -> Any:
@@ -249,8 +242,6 @@ def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
         choices = [{"name": choice, "help": about} for choice, about in CHOICES[name].items()]
         return {"name": name, "title": info.title, "choices": choices}
     about = {"name": name, "title": info.title, "help": info.description}
-    if name == "shape":
-        return about | {"most": {"guesses": MAX_GUESSES, "children": MAX_CHILDREN}}
     if _is_list(info):
         return about
     low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))

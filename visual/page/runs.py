@@ -113,12 +113,6 @@ class Run(Protocol):
         """Return the totals of the lane that answers, ``None`` if there is none."""
 
 
-def prepared(preparing: Generator[None], begin: Callable[[], Generator[Any]]) -> Generator[Any]:
-    """Yield ``None`` after each pass that is timed before a run, so that it can be stopped there, then its events."""
-    yield from preparing
-    yield from begin()
-
-
 class OutOfTime(Exception):
     """Raised by a run's events: the time that it was granted is over, which the message says."""
 
@@ -217,7 +211,7 @@ def _show_events(
     started = time.monotonic()
     with closing(run.events):
         for event in run.events:
-            update, state = None if event is None else run.show(event), request.state
+            update, state = run.show(event), request.state
             if state != "on":
                 return state
             if time.monotonic() - started > seconds:

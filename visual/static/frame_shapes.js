@@ -61,7 +61,7 @@ const TREE = {
   data: list({ name: text, uid: text, x: list(maybe(number)), y: list(maybe(number)), text: maybe(list(text)), customdata: maybe(list(count)), marker: object }),
   layout: { meta: { rows: number, width: number, edges: EDGES, checked: maybe(text) }, xaxis: { range: RANGE }, yaxis: { range: RANGE }, shapes: SHAPES },
 };
-const DRAW = { node: count, child: maybe(count), place: count, uniform: number, acceptance: maybe(number), credit: number, words: list(text), guessed: list(flag),
+const DRAW = { node: count, child: maybe(count), place: count, uniform: number, acceptance: maybe(number), words: list(text), guessed: list(flag),
   p: list(number), q: list(number), starts: list(number) };
 const STEP = {
   figure: both(drawable, TREE), pruned: maybe(both(drawable, { y: byName(list(number)), shapes: SHAPES, edges: EDGES, rows: number, range: RANGE })),

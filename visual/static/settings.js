@@ -6,9 +6,8 @@ const NAMED = "set-"; // before an option's name in the address; a pair's has no
 const PAIR = "pair";
 const LONGEST = 2000; // characters of a value in an address
 
-// `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js); `pair_choice` makes the choice
-// of another pair, which the server knows afresh each time that the drawer opens.
-export function mount({ element, props, watch, server, editors, pair_choice }) {
+// `pair_choice` makes the choice of another pair, which the server knows afresh each time that the drawer opens.
+export function mount({ element, props, watch, server, pair_choice }) {
   const root = element.querySelector(".settings");
   const find = (selector) => root.querySelector(selector);
   const drawer = find(".drawer");
@@ -26,7 +25,7 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   };
 
   find(".presets").append(...props.presets.map((preset) => presetButton(preset, () => change(kept(preset.changes, props.value)))));
-  find(".options").append(...props.groups.map((group) => section(group, controls, { change, run, editors, pairs })));
+  find(".options").append(...props.groups.map((group) => section(group, controls, { change, pairs })));
   find(".settings-open").addEventListener("click", () => {
     drawer.showModal();
     for (const control of controls.values()) control.ask?.();
@@ -57,7 +56,7 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
 
   function show() {
     suggest();
-    for (const [name, control] of controls) control.show(props.value[name], props.value);
+    for (const [name, control] of controls) control.show(props.value[name]);
     find(".presets").querySelectorAll("button").forEach((button, place) => {
       const chosen = Object.entries(kept(props.presets[place].changes, props.value)).every(([name, value]) => same(value, props.value[name]));
       button.setAttribute("aria-pressed", String(chosen));
@@ -121,10 +120,9 @@ function presetButton({ title, because }, choose) {
   return button;
 }
 
-function section({ title, options }, controls, { change, run, editors, pairs }) {
+function section({ title, options }, controls, { change, pairs }) {
   const rows = options.map((option) => {
     const control = option.loads ? pairs(option) : option.choices ? choice(option, change) : typed(option, change);
-    if (editors[option.name]) edited(control, editors[option.name]({ most: option.most, change: (value) => change({ [option.name]: value }), run }));
     controls.set(option.name, control);
     return control.row;
   });
@@ -155,16 +153,6 @@ function typed({ name, title, help, bounds, usual, step }, change) {
     if (slider) slider.value = value ?? usual[0];
   };
   return { row, show, refuse: refusal(row, [field]) };
-}
-
-// A control whose value may be made in an editor, too.
-function edited(control, editor) {
-  const { show } = control;
-  control.row.append(editor.element);
-  control.show = (value, settings) => {
-    show(value);
-    editor.show(value, settings);
-  };
 }
 
 function refusal(row, inputs) {
