@@ -138,7 +138,7 @@ TURNS = ("user", "assistant", "user")
         ([{"role": "user", "content": "<image>"}, {"role": "user", "content": "Hi"}], "contains <image>"),
         ([{"role": "user", "content": []}], "the prompt is empty"),
         ([{"role": "user", "content": [PICTURE]}], "the prompt is empty"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "neither a text nor a picture or video of the user"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "neither a text nor a picture of the user"),
         ([{"role": "user", "content": [{"type": "image", "image": None}]}], "neither a text nor a picture"),
         ([{"role": "user", "content": [{"type": "image", "image": "nowhere.png"}]}], "no image file at nowhere.png"),
         ([{"role": "user", "content": [{"type": "text", "text": "a <image>"}]}], "contains <image>"),

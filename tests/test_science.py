@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from benchmarks import mechanisms, turns
-from benchmarks.clips.clip import sample_clip
 from benchmarks.quantised import SCHEMES, Scheme, quantised, rounded
-from benchmarks.shared.guessing import DifferError, Guessing, alone, guess, rates
+from benchmarks.shared.guessing import Guessing, alone, guess, rates
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.questions import held_out_questions
-from benchmarks.video import DENSE, SPARSE, lane_name, lanes
 from specllava.core.config import DecodingConfig
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 
@@ -65,20 +63,6 @@ def test_a_quantised_decoder_keeps_tower_projector_and_head_and_answers_for_itse
         found = guess(other, prompt, SHORT, alone(other, prompt, SHORT))
         assert found.tokens - 1 == found.emitted >= found.passes and found.accepted <= found.drafted
         assert found.divergence > 0 and found.entropy > 0
-
-
-def test_a_draft_that_sees_every_second_frame_changes_no_answer(shipped):
-    pair = shipped("float32")
-    slots = pair.target.config.image_token_id
-    read = lanes(pair, sample_clip(3), 4, "What moves?")
-    dense, sparse = read[lane_name(4, DENSE)], read[lane_name(4, SPARSE)]
-    assert sparse.draft_prompt is not None
-    assert torch.equal(dense.input_ids, sparse.input_ids)
-    assert [int((one.input_ids == slots).sum()) for one in (dense, sparse.draft_prompt)] == [256, 128]
-    own = alone(pair, dense, SHORT)
-    assert [guess(pair, one, SHORT, own).tokens for one in read.values()] == [len(own.token_ids)] * 2
-    with pytest.raises(DifferError, match="is not the target's own"):
-        guess(pair, pair.prompt(None, "Tell me a story."), SHORT, own)
 
 
 def test_a_mechanism_of_the_drafts_own_view_needs_a_draft_that_has_one(monkeypatch, shipped):

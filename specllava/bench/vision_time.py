@@ -20,8 +20,7 @@ from specllava.runtime.timing import now
 def with_vision_time(pair: Pair, prompt: Prompt) -> Prompt:
     """Return the prompt with the seconds of encoding its pictures now; the features stay.
 
-    Those of the draft's prompt count where the target's pass does not serve it: a tower of its own, fewer frames of a
-    video.
+    Those of the draft's prompt count where the target's pass does not serve it: a tower of its own.
     """
     timed = replace(prompt, vision_seconds=_seconds(pair.target, prompt.pictures))
     own = prompt.draft_prompt

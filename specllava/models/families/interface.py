@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.media.media import Video
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
@@ -35,21 +34,18 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class GridFeatures:
-    """Embeddings of a picture or video whose slots have positions in a grid.
+    """Embeddings of a picture whose slots have positions in a grid.
 
     Args:
         embeddings: ``[slots, hidden]``.
         grid: patches in time, height and width, ``[1, 3]``.
         deep: what is added to the hidden states of the slots after each of the first decoder layers,
             ``[layers, slots, hidden]``.
-        interval: seconds from one patch of a video in time to the next, where positions go by them.
     """
 
     embeddings: Tensor
     grid: Tensor
     deep: Tensor
-    video: bool = False
-    interval: float = 1.0
 
 
 # One picture's features; a tensor is [patches or slots, width].
@@ -60,7 +56,7 @@ Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures,
 
 @dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
-    """The processor's output for one prompt with at least one picture or video.
+    """The processor's output for one prompt with at least one picture.
 
     Args:
         config: of the model.
@@ -84,7 +80,6 @@ class Family(ABC):
     sees: ClassVar[bool] = True  # it reads pictures
     way_to_draft: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
     position_rows: ClassVar[int] = 1  # of position ids per token
-    reads_videos: ClassVar[bool] = False  # as such, and not as several pictures
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
@@ -125,17 +120,6 @@ class Family(ABC):
     @abstractmethod
     def project(self, model: PreTrainedModel, features: Any) -> Tensor:
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
-
-    def video_parts(self, video: Video) -> list[dict[str, str]]:
-        """Return the parts of a message for a video in the chat template.
-
-        By default a picture per frame where the family reads no videos as such; texts may be between pictures.
-        """
-        return [{"type": "video"}] if self.reads_videos else [{"type": "image"}] * len(video.frames)
-
-    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
-        """Split the processor's output into videos as :meth:`pictures` does; none by default."""
-        return []
 
     def slot_width(self, config: PretrainedConfig) -> int:
         """Return the numbers of each image slot in a picture's features."""

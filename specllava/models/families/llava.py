@@ -64,7 +64,10 @@ class LlavaNext(SharedTower):
     shared = (*Llava.shared, "image_grid_pinpoints")
 
     def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
-        return anyres_tiles(config, size)
+        """Count the whole picture and its tiles in the best of the model's grids."""
+        side = config.vision_config.image_size
+        height, width = select_best_resolution(size, config.image_grid_pinpoints)
+        return 1 + int(height // side) * int(width // side)
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         grids = processor.image_processor.image_grid_pinpoints, config.image_grid_pinpoints
@@ -108,13 +111,6 @@ class LlavaNext(SharedTower):
             image_newline=newline,
         )
         return packed
-
-
-def anyres_tiles(config: PretrainedConfig, size: Size) -> int:
-    """Count the whole picture and its tiles in the best of the model's grids."""
-    side = config.vision_config.image_size
-    height, width = select_best_resolution(size, config.image_grid_pinpoints)
-    return 1 + int(height // side) * int(width // side)
 
 
 def patches(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
