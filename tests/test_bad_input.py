@@ -14,13 +14,11 @@ import pytest
 import torch
 from PIL import ExifTags, Image, PngImagePlugin
 from support import checkpoints, models
-from support.family_kinds import KINDS
 from transformers import LlavaProcessor
 
 from specllava.core.config import DecodingConfig
 from specllava.distill.features import size_of
 from specllava.lane import Lane
-from specllava.models.checkpoints.chat_template import apply_template, is_bounded
 from specllava.models.checkpoints.language_model import parse_device
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.compatibility import check_pair
@@ -94,27 +92,6 @@ def test_a_chat_template_that_fails_costs_one_line(template: str, words: str):
     pair.processor.chat_template = template
     line = complaint(lambda: pair.prompt(None, "Hi"))
     assert line.startswith(f"the chat template of target 0 fails: {words}")
-
-
-TEMPLATES = {**{name: kind.template for name, kind in KINDS.items()}, **checkpoints.TEMPLATES}
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_published_templates_are_rendered_without_a_process(name: str):
-    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this? " * 200}]}]
-    assert is_bounded(TEMPLATES[name], [*chat, *chat] * 20, {"eos_token": "</s>"})
-
-
-def test_a_template_in_a_process_of_its_own_writes_what_transformers_does():
-    processor = copy.copy(models.processor())
-    processor.chat_template += "{% set x = 'a' * 3 %}{{ x }}{% macro m(x) %}{{ x }}{% endmacro %}{{ m('é') }}"
-    parts = [{"type": "image"}, {"type": "text", "text": "Wie heißt <b>das</b>?\n"}]
-    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[1:]}]
-    assert not is_bounded(processor.chat_template, chat, {})
-    for prompted in (True, False):
-        expected = processor.apply_chat_template(chat, add_generation_prompt=prompted)
-        assert expected.endswith("aaaé")
-        assert apply_template(processor, chat, "x", prompted) == expected
 
 
 PICTURE = {"type": "image", "image": models.picture(0)}
