@@ -71,7 +71,6 @@ def teach(output: Path, folder: Path, training: DistillConfig) -> Path:
         data=output / "data" / "data.json",
         images=output / "data" / "images",
         output=folder,
-        features=output / "features",
         training=training,
         decoding=DecodingConfig(max_new_tokens=64),
     ).run(Console())

@@ -17,7 +17,6 @@ from support import checkpoints, models
 from transformers import LlavaProcessor
 
 from specllava.core.config import DecodingConfig
-from specllava.distill.features import size_of
 from specllava.lane import Lane
 from specllava.models.checkpoints.language_model import parse_device
 from specllava.models.drafts.draft_classes import DraftLlava, save
@@ -364,7 +363,6 @@ def test_a_projector_of_another_name_is_no_matter():
         model.model.bridge = model.model._modules.pop("multi_modal_projector")
     check_pair(target, draft, models.processor(), models.processor())
     assert target.model.bridge.linear_1.in_features == 32
-    assert size_of(target, 3) == 3 * models.RECIPE.image_tokens * 32 * 8  # bytes of float64
     assert kept_whole(target) == ["model.vision_tower", "model.bridge", "lm_head"]
     draft.config.vision_config.hidden_size = 64
     line = complaint(lambda: check_pair(target, draft, models.processor(), models.processor()))

@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
-FEATURES: Final = "features"  # of a picture that the tower has read already
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +120,6 @@ class Family(ABC):
     def project(self, model: PreTrainedModel, features: Any) -> Tensor:
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
 
-    def slot_width(self, config: PretrainedConfig) -> int:
-        """Return the numbers of each image slot in a picture's features."""
-        return int(config.get_text_config().hidden_size)
-
-    def store(self, features: Any) -> Picture:
-        """Return one picture's features as they are kept on disk, ``FEATURES`` among them."""
-        return {FEATURES: features}
-
-    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
-        """Return the features of a picture of ``size`` that :meth:`store` gave."""
-        return stored_features[FEATURES]
-
     def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor | None:
         """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``; ``None``: 0, 1, 2, …
 
@@ -165,23 +152,12 @@ class SharedTower(Family):
     shared: tuple[str, ...]  # fields of the configuration in which models agree that read the same features
 
     @abstractmethod
-    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
-        """Return the number of squares in which the tower reads a picture."""
-
-    @abstractmethod
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """Return the tower's input for each picture, ``[tiles, 3, height, width]``, from the processor's output."""
 
     @abstractmethod
     def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
         """Return one picture's features, from the tower's states of it, ``[tiles, patches, vision_hidden]``."""
-
-    def store(self, features: Any) -> Picture:
-        """Return the tower's states of one picture, ``[tiles, patches, vision_hidden]``."""
-        return {FEATURES: features.states if isinstance(features, Tiles) else features[None]}
-
-    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
-        return self.features_of(stored_features[FEATURES], size)
 
     def slot_width(self, config: PretrainedConfig) -> int:
         """Return the numbers of each patch in the tower's states: of all layers that the projector reads."""

@@ -22,13 +22,11 @@ from transformers import (
 )
 
 from specllava.models.families.interface import (
-    FEATURES,
     Family,
     GridFeatures,
     ImageFeatures,
     Picture,
     ProcessedPrompt,
-    Size,
 )
 from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil
 
@@ -72,12 +70,6 @@ class Qwen2VL(Family):
     def project(self, model: PreTrainedModel, features: Sequence[GridFeatures]) -> Tensor:
         return torch.cat([one.embeddings for one in features])
 
-    def store(self, features: GridFeatures) -> Picture:
-        return {FEATURES: features.embeddings, "grid": features.grid, "deep": features.deep}
-
-    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
-        return GridFeatures(stored_features[FEATURES], stored_features["grid"], stored_features["deep"])
-
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
     ) -> Tensor | None:
@@ -105,9 +97,6 @@ class Qwen3VL(Qwen2VL):
     """Qwen3-VL: after its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
 
     name, target, processor = "qwen3_vl", Qwen3VLForConditionalGeneration, Qwen3VLProcessorPil
-
-    def slot_width(self, config: PretrainedConfig) -> int:
-        return super().slot_width(config) * (1 + len(config.vision_config.deepstack_visual_indexes))
 
     def prefill_arguments(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
