@@ -29,7 +29,7 @@ smol-test: .venv/.dev
 torchvision: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/torchvision torchvision==0.28.0
 	PYTHONPATH=.venv/torchvision:tests $(BIN)/python -m pytest -p support.torchvision_operators \
-		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py tests/test_video_families.py
+		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py
 
 # The oldest transformers that LLaVA decodes with, in a directory of its own.
 oldest: .venv/.dev

@@ -261,7 +261,7 @@ class Pair:
         """Build a prompt of a picture and a question (or a chat, see :class:`PromptBuilder`), for any number of runs.
 
         Args:
-            image: one, several in their order, or none; a video too (``video_file.read_video``).
+            image: one, several in their order, or none.
 
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.

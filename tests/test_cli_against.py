@@ -157,7 +157,7 @@ def test_values_of_sides_may_begin_as_options_do() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "compare needs --prompt, with --image or --video if about those, or --data, or --scenes"),
+        ([], "compare needs --prompt, with --image if about one, or --data, or --scenes"),
         (["--a", "--rule chain"], "given are none of them"),
         (["--scenes", "3", "--prompt", "hi"], "given are --image and --prompt and --scenes"),
         (["--scenes", "0"], "--scenes is 0: 1 to 1,000 are possible"),

@@ -36,9 +36,9 @@ from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.vision import kept_slots, merge_features
 
-SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "weighted_ratio": 2, "queries": 1}
-OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text", "weighted", "concatenated")
-KEPT = {"prune": 2, "pool": 2, "conv": 2, "resampler": 1, "text": 0, "weighted": 2, "concatenated": 4}
+SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
+OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text")
+KEPT = {"prune": 2, "pool": 2, "conv": 2, "resampler": 1, "text": 0}
 RUNS = st.sampled_from(models.SEEDS)
 SHOWN = st.sampled_from([(), (0,), (1,), (0, 1)])
 TURNS = st.lists(st.tuples(st.sampled_from(QUESTIONS), SHOWN), min_size=2, max_size=3)

@@ -286,7 +286,7 @@ def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path):
     [
         (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
         (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
-        (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_next_video,"),
+        (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
     ],
 )
 def test_a_target_that_is_no_family_is_refused_and_says_why(tmp_path: Path, config: type[PretrainedConfig], why: str):

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints, feature_checkpoints, feature_families
-from support.clips import clip
 from support.family_kinds import FamilyName
 from support.feature_checkpoints import Layout
 from support.feature_scores import check_answer, reference_of, scores, text_of
-from support.video_proofs import generated
 from test_bad_input import complaint
 
 from specllava.chat import Chat
@@ -96,20 +94,6 @@ def test_every_guess_is_what_the_format_says(pairs, root: Path, name: str):
         check_answer(reference, text_of(pair, case.layout, messages, trace.token_ids), trace, trees)
         saved += len(plain.steps) - len(trace.steps)
     assert not case.agrees or saved > 0
-
-
-@pytest.mark.parametrize("name", ["vispec", "specforge"])
-def test_behind_a_long_video_drafts_go_on_where_the_target_does(pairs, root: Path, name: str):
-    """Its positions in time exceed those of the words; the answer is the family's own ``generate``."""
-    pair, layout = pairs(name), CASES[name].layout
-    parts = [{"type": "video", "video": clip(4, slow=40.0)}, {"type": "text", "text": "What?"}]
-    messages = [{"role": "user", "content": parts}]
-    with scores() as trees:
-        trace = pair.run(Lane("x", BEAM, pair.prompt(None, messages)))
-    assert trace.token_ids == generated(pair, messages)[: BEAM.max_new_tokens]
-    text = text_of(pair, layout, messages, trace.token_ids)
-    assert int(text.rows.max()) > int(text.rows[0, -1])
-    check_answer(reference_of(pair, layout, root / name), text, trace, trees)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -19,7 +19,6 @@ from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
-from specllava.models.media.media import Video
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
@@ -102,8 +101,8 @@ def test_what_the_draft_sees_changes_no_token(lab: Lab, temperature: float):
         assert min(side.scores.divergences) >= 0 and max(side.scores.divergences) > 0
 
 
-def test_of_several_pictures_and_frames_each_is_replaced_for_the_draft(lab: Lab, tiny: Pair):
-    shown = (models.picture(0), Video((models.picture(1), models.picture(2)), (0.0, 1.0)))
+def test_of_several_pictures_each_is_replaced_for_the_draft(lab: Lab, tiny: Pair):
+    shown = tuple(map(models.picture, range(3)))
     done = last(lab.image_ablation(shown, QUESTION, models.picture(5), SHORT))
     assert all(same.identical for same in done.sameness) and len({side.scores.probs for side in done.results}) == 3
     assert done.results[0].trace.token_ids == tiny.generate(shown, QUESTION, SHORT).token_ids

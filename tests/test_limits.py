@@ -26,7 +26,6 @@ from specllava.core.config import DecodingConfig, options_read
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.limits import Limits, highest
 from specllava.models.media.images import MAX_PIXELS, open_image
-from specllava.models.media.video_file import MAX_FRAMES
 from visual.page import admission
 from visual.page.admission import ENVELOPE, Admission, RunRate, TooManyRuns
 from visual.page.controls import COUNTS, FIELDS, OptionRefused, decoding_config, described_settings, limit_option
@@ -45,12 +44,12 @@ def test_bounds_of_options_and_files_are_those_of_the_limits() -> None:
     """A page's limit may be smaller than such a bound and never larger, so nothing granted is refused further on."""
     assert (highest("prompt_characters"), highest("nodes") + 1) == (bounds.MAX_PROMPT_CHARACTERS, bounds.MAX_TREE)
     assert (highest("trace_bytes"), highest("turns")) == (recorded.MAX_BYTES, recorded.MAX_TURNS)
-    assert (highest("pixels"), highest("frames")) == (MAX_PIXELS, MAX_FRAMES)
+    assert highest("pixels") == MAX_PIXELS
     for option, limit in COUNTS.items():
         DecodingConfig(**{option: highest(limit)})
         with pytest.raises(ValidationError):
             DecodingConfig(**{option: highest(limit) + 1})
-    for limit in {*COUNTS.values(), "list_items", "pixels", "pictures", "frames", "trace_bytes", "turns"}:
+    for limit in {*COUNTS.values(), "list_items", "pixels", "pictures", "trace_bytes", "turns"}:
         for wrong in (0, -1, highest(limit) + 1, "x", None):
             with pytest.raises(ValidationError, match=limit):
                 Limits(**{limit: wrong})

@@ -26,7 +26,6 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 
 from benchmarks.visitors.server import CROWD
 from benchmarks.visitors.visitor import Visitor, VisitorRun
-from specllava.models.media.media import Video
 from visual.page import run_requests
 from visual.page.app_state import AppState
 from visual.page.comparison_prompts import PagePrompt
@@ -152,7 +151,7 @@ def test_what_a_browser_makes_up_is_no_picture_and_no_prompts(forged: Any) -> No
 def test_each_kind_of_upload_is_missed_by_its_name() -> None:
     store = UploadStore(ENTRY_BYTES)
     two = tuple(Image.new("RGB", (8, 8), colour) for colour in COLOURS[:2])
-    sources = {"pictures": MediaList(two), "video": MediaList((Video(two, (0.0, 1.0)),)), "picture": upload()}
+    sources = {"pictures": MediaList(two), "picture": upload()}
     for kind, source in sources.items():
         reference = store.reference("me", source)
         assert source.nbytes > 0 and store.picture(reference) is source

@@ -32,7 +32,7 @@ class Compare(AnswerOptions):
         if self.against.chosen:
             run_comparison(console, self, self.against, self._only_image(), self.prompt)
         elif self.prompt is None:
-            raise ValueError("compare needs --prompt, with --image or --video if about those, or --data, or --scenes")
+            raise ValueError("compare needs --prompt, with --image if about one, or --data, or --scenes")
         else:
             self._compare(console, self.prompt)
 
@@ -40,9 +40,9 @@ class Compare(AnswerOptions):
         """Return the picture of a comparison of A and B.
 
         Raises:
-            ValueError: several, or a video.
+            ValueError: several.
         """
-        if self.media.only_image is None and (self.media.image or self.media.video):
+        if self.media.only_image is None and self.media.image:
             raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
         return self.media.only_image
 

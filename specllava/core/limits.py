@@ -25,19 +25,13 @@ class Limits:
     """
 
     upload_bytes: Annotated[int, Field(ge=1)] = 20 * MIB
-    """Bytes of an uploaded picture or video."""
+    """Bytes of an uploaded picture."""
 
     question_bytes: Annotated[int, Field(ge=1)] = 40 * MIB
-    """Bytes of all pictures and videos that are uploaded for one question."""
+    """Bytes of all pictures that are uploaded for one question."""
 
     pictures: Annotated[int, Field(ge=1, le=64)] = 8
-    """Pictures that are uploaded for one question; a video counts as one of them."""
-
-    frames: Annotated[int, Field(ge=1, le=256)] = 8
-    """Frames of an uploaded video that the models watch."""
-
-    seconds_per_video: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds that an uploaded video may take to decode."""
+    """Pictures that are uploaded for one question."""
 
     pixels: Annotated[int, Field(ge=1, le=16_000_000)] = 16_000_000
     """Pixels of a picture that is decoded; decoders need up to 15 bytes for each."""

@@ -74,7 +74,7 @@ class Lab:
     ) -> Generator[Ablation]:
         """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own.
 
-        Of several pictures, or of a video's frames, each is replaced.
+        Of several pictures each is replaced.
         """
         chosen = _comparable(config)
         if self.pair.draft_vision == "states":

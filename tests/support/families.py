@@ -3,9 +3,8 @@
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
 ``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
 ``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct``,
-``Qwen/Qwen3-VL-8B-Instruct``, ``Qwen/Qwen3-VL-30B-A3B-Instruct``, ``google/gemma-3-4b-it``,
-``CohereLabs/aya-vision-8b``, ``llava-hf/LLaVA-NeXT-Video-7B-hf`` and ``LanguageBind/Video-LLaVA-7B-hf``, as
-transformers describes them. Only the sizes are small.
+``Qwen/Qwen3-VL-8B-Instruct``, ``Qwen/Qwen3-VL-30B-A3B-Instruct``, ``google/gemma-3-4b-it`` and
+``CohereLabs/aya-vision-8b``, as transformers describes them. Only the sizes are small.
 """
 
 from __future__ import annotations
@@ -111,23 +110,6 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
             fields |= {
                 "image_token": "<image>", "num_image_tokens": (side // layout.patch) ** 2, "video_token": "<video>",
                 "vision_aspect_ratio": ASPECT, "vision_feature_select_strategy": "full",
-            }  # fmt: skip
-        case "llava_next_video":
-            images |= {
-                "aspect_ratio_setting": "anyres", "crop_size": {"height": side, "width": side}, "do_center_crop": True,
-                "do_pad": True, "image_grid_pinpoints": grid(layout), "size": {"shortest_edge": side},
-            }  # fmt: skip
-            fields |= {
-                "image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": layout.patch,
-                "video_token": "<video>", "vision_feature_select_strategy": "default",
-            }  # fmt: skip
-        case "video_llava":
-            images |= {
-                "crop_size": {"height": side, "width": side}, "do_center_crop": True, "size": {"shortest_edge": side},
-            }  # fmt: skip
-            fields |= {
-                "image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": layout.patch,
-                "video_token": "<video>", "vision_feature_select_strategy": "default",
             }  # fmt: skip
         case "internvl":
             images |= {

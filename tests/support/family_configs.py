@@ -117,22 +117,6 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
                 "use_image_newline_parameter": True, "video_token_index": ids["<video>"],
                 "vision_aspect_ratio": ASPECT, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
             }  # fmt: skip
-        case "llava_next_video":
-            vision |= {"model_type": "clip_vision_model", "projection_dim": 24}
-            fields |= {
-                "image_grid_pinpoints": grid(layout), "image_token_index": image, "projector_hidden_act": "gelu",
-                "spatial_pool_mode": "average", "spatial_pool_stride": 2, "use_image_newline_parameter": True,
-                "video_token_index": ids["<video>"], "vision_feature_layer": -2,
-                "vision_feature_select_strategy": "default",
-            }  # fmt: skip
-        case "video_llava":
-            vision |= {"model_type": "clip_vision_model", "projection_dim": 24}
-            squares = (layout.side // layout.patch) ** 2
-            fields |= {
-                "image_seq_length": squares, "image_token_index": image, "projector_hidden_act": "gelu",
-                "video_seq_length": 8 * (squares + 1), "video_token_index": ids["<video>"],
-                "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
-            }  # fmt: skip
         case "internvl":
             vision |= {"model_type": "internvl_vision", "norm_type": "layer_norm", "use_mean_pooling": True}
             vision |= {name: [vision[name]] * 2 for name in ("image_size", "patch_size")}

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 FamilyName = Literal[
     "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
-    "aya_vision", "llava_next_video", "video_llava", "qwen3_vl_moe",
+    "aya_vision", "qwen3_vl_moe",
 ]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
@@ -38,7 +38,7 @@ class Kind:
 
 PARTS = (
     "{% for content in message['content'] %}{% if content['type'] == 'image' %}IMAGE"
-    "{% elif content['type'] == 'video' %}VIDEO{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
+    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
 )
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
@@ -66,14 +66,7 @@ MODEL = (
     + PARTS.replace("IMAGE", "<start_of_image>")
     + "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
-VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
-    "VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"
-)
-USER = (
-    "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
-    + PARTS.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n")
-    + "{{ ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
-)
+VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
 ASSISTANT = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
 )
@@ -133,22 +126,12 @@ KINDS: dict[FamilyName, Kind] = {
         "<|IMG_PATCH|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "CohereTokenizer", "AyaVisionProcessor",
         "GotOcr2ImageProcessorFast", COMMAND,
     ),
-    "llava_next_video": Kind(
-        ("<unk>", "<s>", "</s>"), ("<video>", "<image>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
-        "LlavaNextVideoProcessor", "LlavaNextImageProcessor", USER,
-    ),
-    "video_llava": Kind(
-        ("<unk>", "<s>", "</s>"), ("<image>", "<video>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
-        "VideoLlavaProcessor", "VideoLlavaImageProcessor", USER,
-    ),
 }  # fmt: skip
 
 
 # Fields of a processor's files of which each decides slots or pixels.
 QWEN_AGREEMENTS = ("patch_size", "temporal_patch_size", "merge_size")
 AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
-    "llava_next_video": ("patch_size",),
-    "video_llava": ("patch_size", "crop_size"),
     "llava_onevision": ("num_image_tokens", "size"),
     "internvl": ("image_seq_length", "size"),
     "mistral3": ("spatial_merge_size",),

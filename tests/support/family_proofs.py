@@ -1,4 +1,4 @@
-"""What every family is held to on any checkpoint: the tests run it on a few, ``benchmarks.families`` on many."""
+"""What every family is held to on any checkpoint: what it says is its own ``generate``."""
 
 from __future__ import annotations
 

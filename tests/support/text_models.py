@@ -61,7 +61,7 @@ TEXT_KINDS: dict[TextName, TextKind] = {
     "qwen2": TextKind("qwen2_vl", CHATML),
     "qwen3": TextKind("qwen3_vl", CHATML),
     "gemma3_text": TextKind("gemma3", GEMMA),
-    "phi3": TextKind("llava_next_video", PHI3, (("sliding_window", 12), ("pad_token_id", 2))),
+    "phi3": TextKind("mistral3", PHI3, (("sliding_window", 12), ("pad_token_id", 2))),
 }
 
 

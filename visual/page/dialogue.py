@@ -16,11 +16,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
+from PIL import Image
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from specllava.models.media.images import open_image
-from specllava.models.media.media import Media, all_frames, open_media
+from specllava.models.media.media import open_media
 from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, PictureSource, address_of, image_bytes
 from visual.page.runs import QUICK
@@ -39,7 +40,7 @@ LOST: Final = "your dialogue is no longer kept: press Run to begin another"
 NONE_YET: Final = "there is no dialogue to go on with: press Run the race first"
 KEEP, OVER = -1, -2  # instead of a turn's number: give the edit up, begin a new dialogue
 
-TurnParts = tuple[str, tuple[Media, ...], DecodeTrace, DecodeTrace | None]
+TurnParts = tuple[str, tuple[Image.Image, ...], DecodeTrace, DecodeTrace | None]
 
 
 @dataclass(eq=False)
@@ -83,7 +84,7 @@ class Dialogue:
         traces = [trace for turn in self.turns for trace in (turn.trace, turn.alone) if trace is not None]
         if self.recorded is not None and self.own:
             traces += [trace for one in self.recorded.turns for trace in one.traces]
-        media = [one for turn in self.turns for one in all_frames(turn.media)]
+        media = [one for turn in self.turns for one in turn.media]
         pictures = sum(one.nbytes for one in self.sources if one is not None) + sum(map(image_bytes, media))
         return DIALOGUE_BYTES + sum(map(_trace_bytes, traces)) + pictures
 

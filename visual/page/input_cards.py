@@ -11,25 +11,19 @@ from typing import Any, Final
 import gradio as gr
 
 from specllava.core.limits import Limits
-from specllava.models.media.video_file import SUFFIXES
 from specllava.toyworld.scene import Split
 from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import ModelChoices
-from visual.page.notices import info, notice_arguments
+from visual.page.notices import notice_arguments
 from visual.page.pictures import SEEN, Picture, family_of, new_scene
 from visual.page.runs import QUICK
-from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint, upload_types
+from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded, titles
 
 SHOWN_EXAMPLES = 8
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
-# Decoding a video takes a moment, in which there would be no other notice.
-READING = f"""
-(files) => (files ?? []).some(({{ path }}) => {json.dumps(SUFFIXES)}.some((end) => path.toLowerCase().endsWith(end)))
-  ? {json.dumps(info("The video is being read."))} : ""
-"""
 CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap.open')?.click()"
 # Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
 ASKED = """
@@ -92,9 +86,8 @@ def picture_card(
         with gr.Row(elem_classes="chips"):
             scenes = [gr.Button(name, size="sm", elem_classes="pill") for name in SCENES if family_of(pair) in SEEN]
             upload = gr.UploadButton(
-                "Upload", size="sm", file_types=upload_types(), file_count="multiple", elem_classes="pill",
-                elem_id="upload",
-            )  # fmt: skip
+                "Upload", size="sm", file_types=["image"], file_count="multiple", elem_classes="pill", elem_id="upload"
+            )
             race_file = gr.UploadButton(
                 "Open a race file", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-race"
             )
@@ -113,7 +106,6 @@ def picture_card(
         return draw
 
     without.click(lambda: (NONE, None, ""), None, changed, **QUICK)
-    upload.upload(None, None, notice, js=READING, api_visibility="private")
     upload.upload(read, upload, changed, **QUICK)
     for button, split in zip(scenes, SCENES.values(), strict=False):
         button.click(drawing(split), None, changed, **QUICK)

@@ -9,7 +9,6 @@ from transformers import PretrainedConfig
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.families.interface import Family, SharedTower
 from specllava.models.families.llava import Llava, LlavaNext
-from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
 from specllava.models.families.plain import AyaVision, Gemma3, Idefics3, InternVL, LlavaOnevision, Mistral3, SmolVLM
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
 from specllava.models.families.text import TextFamily
@@ -17,8 +16,6 @@ from specllava.models.families.text import TextFamily
 FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),
     LlavaNext(),
-    LlavaNextVideo(),
-    VideoLlava(),
     LlavaOnevision(),
     InternVL(),
     Mistral3(),
