@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from benchmarks.replays import record
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.prices import UncorrectedCosts
 from specllava.bench.lanes import bench_lanes
@@ -24,7 +23,11 @@ from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.cost_model import CostModel, Costs
+from specllava.core.growth.rules import build_rule
+from specllava.core.trace import StepTrace
+from specllava.decoding import stream
 from specllava.findings.replays import ReplayStep, priced
+from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 
@@ -36,7 +39,14 @@ def count(
     pair: Pair, prompts: Sequence[Prompt], config: DecodingConfig, cost_model: CostModel | None = None, skipped: int = 0
 ) -> list[ReplayStep]:
     """Decode the prompts and count the passes of all steps from prompt number ``skipped`` on."""
-    return [*chain.from_iterable(record(pair, prompts, config, cost_model)[skipped:])]
+    counted = list[ReplayStep]()
+    for number, prompt in enumerate(prompts):
+        rule = None if cost_model is None else build_rule(config, cost_model)
+        request = pair.request(Lane("recorded", config, prompt, rule=rule), record=False)
+        steps = (event for event in stream(request) if isinstance(event, StepTrace))
+        found = [ReplayStep.counted(step, request.draft_pass_tokens) for step in steps]
+        counted += found if number >= skipped else []
+    return counted
 
 
 def scaled(costs: Costs, slope: float) -> Costs:

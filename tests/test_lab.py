@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -16,7 +17,7 @@ from specllava.core.config import COMPARED_RULES, DecodingConfig
 from specllava.core.metrics import drafted_tokens, summarise
 from specllava.findings.ablation import Ablation, DraftScores
 from specllava.findings.forced_token import ForcedToken
-from specllava.findings.replays import ReplayStep, priced
+from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
@@ -333,6 +334,27 @@ def test_a_sweep_counts_the_passes_of_every_run(tiny: Pair) -> None:
         sent = priced(map(ReplayStep.of, steps), costs)
         assert found.seconds >= sent.seconds - 1e-12, "levels of which nothing was sent are passes too"
         assert found.speedup == pytest.approx(costs.verify_seconds(0) * found.tokens / found.seconds)
+
+
+def test_free_drafting_is_worth_tau_and_guesses_that_are_never_right_cost() -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        steps, one = random_steps(rng), 10 ** rng.uniform(-2, 3)
+        free = priced(steps, straight_costs(one, one, 0.0))
+        assert free.speedup == pytest.approx(free.tau, rel=1e-12)
+        wrong = [ReplayStep((1, 3), 4, 1) for _ in steps]
+        refused = priced(wrong, straight_costs(one, one * rng.uniform(1, 4), one * rng.uniform(1e-3, 2)))
+        assert refused.tau == 1
+        assert refused.speedup < 1
+
+
+def random_steps(rng: random.Random) -> tuple[ReplayStep, ...]:
+    def step() -> ReplayStep:
+        widths = tuple(rng.randint(1, 12) for _ in range(rng.randint(0, 8)))
+        guesses = rng.randint(len(widths), 60) if widths else 0
+        return ReplayStep(widths, guesses, rng.randint(1, 1 + len(widths)))
+
+    return tuple(step() for _ in range(rng.randint(1, 40)))
 
 
 def test_the_benchmark_counts_passes_as_the_lab_does(tiny: Pair) -> None:

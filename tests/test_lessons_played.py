@@ -23,9 +23,9 @@ LESSONS = shipped_state().lessons
 EACH_PLACE = list({lesson.text.place: lesson for lesson in LESSONS}.values())
 PLACES = {  # what the answer points at
     "lanes": ".lanes", "timeline": ".timeline", "tree": ".scroller", "mask": ".mask", "cache": ".kv-cache",
-    "coin": ".coin-panel", "pays": ".pays", "grounding": ".lanes",
+    "coin": ".coin-panel", "verdict": ".verdict", "grounding": ".lanes",
 }  # fmt: skip
-ASKED = {**PLACES, "coin": ".scroller", "grounding": ".scroller", "pays": ".verdict"}  # what the question points at
+ASKED = {**PLACES, "coin": ".scroller", "grounding": ".scroller"}  # what the question points at
 ENOUGH = 100  # pixels of a place's height
 IN_SIGHT = """(selector) => {
   const place = document.querySelector(selector);

@@ -181,7 +181,7 @@ def test_a_run_is_carried_from_view_to_view(shipped_page: Server, browser: Any) 
     seen = tab.text(".asked"), tab.text(".step-name")
     tab.page.click("[data-opens-view=workbench]")
     assert "view=workbench" in tab.page.url and (tab.text(".asked"), tab.text(".step-name")) == seen
-    for card in (".charts", ".pays", "#lab", ".timeline", "#settings-open, .settings"):
+    for card in (".charts", "#lab", ".timeline", "#settings-open, .settings"):
         assert tab.page.locator(card).first.is_visible(), card
     tab.wait("document.querySelector('.charts .main-svg').getBoundingClientRect().width > 200")
     tab.page.click("[data-opens-view=explain]")

@@ -10,21 +10,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from specllava.core.config import one_line
 from specllava.core.growth.cost_model import LONGEST_LEVEL, LONGEST_VERIFY, Costs
-from specllava.core.trace import RunInfo, StepTrace
-from specllava.core.trace_fields import Count, Many, Record
+from specllava.core.trace import StepTrace
 
-MAX_FILE_BYTES: Final = 100_000  # it travels with every page
 GUESSES: Final = 20  # of the wider one of the two target passes that a person is asked for
 
 Width = Annotated[int, Field(ge=1, le=LONGEST_LEVEL)]
-Name = Annotated[str, Field(max_length=200)]
 
 
 class ReplayStep(NamedTuple):
@@ -53,46 +48,6 @@ class ReplayStep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Replays(Record):
-    """Steps of every rule on the same prompts.
-
-    Args:
-        command, date: how and when the steps were recorded.
-        prompts: their number; ``what`` describes them.
-        rules: by name, all steps of each answer.
-    """
-
-    command: Name
-    date: Name
-    what: Name
-    prompts: Count
-    setting: RunInfo
-    rules: dict[Name, Many[Many[ReplayStep]]]
-
-    def to_json(self) -> bytes:
-        """Write them as :meth:`read` reads them."""
-        return _ADAPTER.dump_json(self) + b"\n"
-
-    @classmethod
-    def read(cls, file: Path) -> Replays:
-        """Read a file of recorded steps.
-
-        Raises:
-            ValueError: too large, or not such a file; one line that names it.
-        """
-        size = file.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ValueError(f"{file.name} has {size:,} bytes, and at most {MAX_FILE_BYTES:,} are read")
-        try:
-            return _ADAPTER.validate_json(file.read_bytes())
-        except ValidationError as error:
-            raise ValueError(f"{file.name} holds no recorded steps: {one_line(error)}") from error
-
-
-_ADAPTER: TypeAdapter[Replays] = TypeAdapter(Replays)
-
-
-@dataclass(frozen=True, slots=True)
 class Priced:
     """Recorded steps at given costs.
 
@@ -117,15 +72,6 @@ class Priced:
         """Seconds of the target alone over those of the steps, while answering."""
         return self.one * self.tokens / self.seconds
 
-    @property
-    def break_even(self) -> float:
-        """Tokens per target pass at which these steps would take as long as the target alone."""
-        return self.tau / self.speedup
-
-    def speedup_in_all(self, tokens: int, reading: float, draft_reading: float) -> float:
-        """Return the speed-up of an answer of ``tokens`` with the seconds of reading its prompt; the first is read."""
-        behind = (tokens - 1) * self.one
-        return (reading + behind) / (reading + draft_reading + behind / self.speedup)
 
 
 def priced(steps: Iterable[ReplayStep], costs: Costs) -> Priced:

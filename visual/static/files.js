@@ -3,7 +3,7 @@
 
 const KEPT = 60_000; // milliseconds for a download to begin
 const LONGEST_NAME = 200; // characters, of a side in a race file
-const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart", ".versus-result .table-scroll": "a-and-b", ".pays-found .table-scroll": "pays" };
+const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart", ".versus-result .table-scroll": "a-and-b" };
 
 // frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
 // both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null;

@@ -111,7 +111,7 @@ function show(frames) {
 function start() {
   modules.player.mount({
     element: find("#show"),
-    props: { get value() { return shown; }, pays: find("#pays").textContent },
+    props: { get value() { return shown; } },
     watch: (_, heard) => (changed = heard),
     plotly: address(site.plotly),
     page: blank,
