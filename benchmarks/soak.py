@@ -3,7 +3,7 @@
     python -m benchmarks.soak --minutes 60 --json benchmarks/results/soak.json
 
 Three visitors at a time open the page of a server of its own, each with a new session. They run, ask follow-ups, upload
-pictures, save and open races, run the lab and A against B, and leave. Their order is seeded. The first quarter is for
+pictures, save and open races, run the lab, and leave. Their order is seeded. The first quarter is for
 warming up. After it, and at the end, everybody leaves before threads, files and processes are counted.
 """
 
@@ -131,7 +131,7 @@ class Page:
 
     config: Mapping[str, Any]
     run: Handlers
-    runs: Mapping[str, Handlers]  # of the lab and of A against B, by the id of their card
+    runs: Mapping[str, Handlers]  # of the lab, by the id of their card
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Page:
@@ -232,24 +232,11 @@ class Visit:
 
     async def lab(self) -> None:
         """Run one experiment."""
-        names = sorted(name for name in self.page.runs if name != "against")
-        await self._experiment(self.random.choice(names))
+        await self._experiment(self.random.choice(sorted(self.page.runs)))
 
-    async def against(self) -> None:
-        """Compare two settings on two scenes, and open a row."""
-        run = await self._experiment("against", **{"against-scenes": 2})
-        name = json.loads(run.shown)["id"]
-        card = self.page.runs["against"]
-        call = next(one for one in self.page.config["dependencies"] if one["id"] == card.compute)
-        handler = self.page.handler(call["outputs"][0], "select")
-        opened = await self.visitor.call(handler, [], call["outputs"][0], {"given": [name, 0]})
-        if not isinstance(opened[3], list):
-            raise ValueError(json.loads(opened[4])["text"])
-        self.picture = opened[0]
-
-    async def _experiment(self, name: str, **changed: Any) -> VisitorRun:
+    async def _experiment(self, name: str) -> VisitorRun:
         question = self.random.choice(QUESTIONS)
-        run = await self.visitor.run(question, SHORT, self.page.runs[name], picture=self.picture, **changed)
+        run = await self.visitor.run(question, SHORT, self.page.runs[name], picture=self.picture)
         if run.refused or not run.shown:
             raise ValueError(f"{name}: {run.refused or 'no result'}")
         return run
@@ -267,7 +254,7 @@ class Visit:
 
 ACTS: Final[Mapping[str, Callable[[Visit], Coroutine[Any, Any, None]]]] = {
     "run": Visit.race, "dialogue": Visit.dialogue, "example": Visit.example, "upload": Visit.upload,
-    "save": Visit.save, "lab": Visit.lab, "against": Visit.against,
+    "save": Visit.save, "lab": Visit.lab,
 }  # fmt: skip
 
 

@@ -26,7 +26,6 @@ class PromptResult:
         image: name of its picture, if there is one.
         sameness: B's tokens against A's; ``None`` where both are drawn, so that they may differ by chance.
         counted: seconds of the decoding passes of A and of B, each pass at its measured cost; ``None`` without costs.
-        drafting: the draft's part of ``counted``.
         packed_race: its race file, gzipped; ``None`` if it was not kept.
         acceptance: of A and of B; ``None`` if it was not counted.
     """
@@ -37,7 +36,6 @@ class PromptResult:
     b: RunTotals
     sameness: Comparison | None
     counted: tuple[float, float] | None = None
-    drafting: tuple[float, float] = (0.0, 0.0)
     packed_race: bytes | None = field(default=None, repr=False, compare=False)
     acceptance: tuple[Acceptance, Acceptance] | None = None
 
@@ -70,15 +68,12 @@ class PairedComparison:
         a, b: names of the sides, such as ``rule chain``.
         prompts: how many there are to be.
         rows: those that are finished, in order.
-        checking: seconds of a target pass over one token, and of one that verifies ``replays.GUESSES`` guesses;
-            ``None`` where the sides have no costs in common.
     """
 
     a: str
     b: str
     prompts: int
     rows: tuple[PromptResult, ...] = ()
-    checking: tuple[float, float] | None = None
 
     @property
     def totals(self) -> tuple[RunTotals, RunTotals]:

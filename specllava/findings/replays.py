@@ -73,7 +73,6 @@ class Priced:
         return self.one * self.tokens / self.seconds
 
 
-
 def priced(steps: Iterable[ReplayStep], costs: Costs) -> Priced:
     """Add up what the passes of some steps, at least one, would take."""
     passes = tokens = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,6 @@ from specllava.core.race_file import NamedTrace, comparison_json
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import RaceEvent
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
-from specllava.findings.replays import GUESSES
 from specllava.lane import SIDES, TARGET_ONLY
 from specllava.pair import Pair
 
@@ -98,10 +96,7 @@ def compare_questions(
     Raises:
         ValueError: bad input, as :meth:`specllava.pair.Pair.prompt`; names the question.
     """
-    checking = None
-    if a.costs is not None and a.costs == b.costs:
-        checking = a.costs.verify_seconds(0), a.costs.verify_seconds(GUESSES)
-    finding = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count, checking=checking)
+    finding = PairedComparison(*side_names(a.config, b.config, a.pair.info, b.pair.info), count)
     yield finding
     for number, question in enumerate(questions, start=1):
         try:
@@ -132,7 +127,6 @@ def _row(
         b=summarise([two]),
         sameness=compare(one, two) if same_tokens(a.config, b.config) else None,
         counted=(ours.seconds, theirs.seconds) if a.costs and b.costs else None,
-        drafting=(ours.drafting, theirs.drafting),
         acceptance=(trace_acceptance([one]), trace_acceptance([two])),
         packed_race=gzip.compress(comparison_json(*named, picture_name(question, number)).encode(), mtime=0),
     )
@@ -140,19 +134,17 @@ def _row(
 
 @dataclass(slots=True)
 class _Lane:
-    """Events of a lane of a race so far; ``seconds`` of its steps by counted passes, ``drafting`` the draft's part."""
+    """Events of a lane of a race so far; ``seconds`` of its steps by counted passes."""
 
     side: Side
     events: list[RaceEvent] = field(default_factory=list)
     seconds: float = 0.0
-    drafting: float = 0.0
 
     def add(self, event: RaceEvent) -> None:
         """Add an event."""
         self.events.append(event)
         if isinstance(event.item, StepTrace) and self.side.costs is not None:
             self.seconds += self.side.costs.step_seconds(event.draft_pass_tokens, event.item.tree.drafted)
-            self.drafting += math.fsum(map(self.side.costs.level_seconds, event.draft_pass_tokens))
 
     def trace(self) -> DecodeTrace:
         """Collect the lane's trace."""

@@ -15,7 +15,6 @@ from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
 from visual.page.api import connect_api
 from visual.page.app_state import AppState
-from visual.page.comparison import comparison_card
 from visual.page.dialogue import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, lab_section
@@ -93,8 +92,6 @@ def build_page(state: AppState) -> gr.Blocks:
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
                     inputs = Inputs(picture.reference, question.question, question.settings, player)
-                    shown = [picture.reference, picture.shown, question.question, player]
-                    comparison_card(state, inputs, shown)
                     lab_section(state, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))

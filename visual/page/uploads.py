@@ -1,4 +1,4 @@
-"""Uploads of visitors, read within the page's limits, and kept by reference: pictures, a video, a file of prompts.
+"""Uploads of visitors, read within the page's limits, and kept by reference: pictures, a video.
 
 A page holds a short string in the browser. It names a file of the page's own by its contents, a scene by its number,
 and an upload by a random token. So a session that the server forgot loses no choice. An upload that was dropped is
@@ -26,7 +26,6 @@ from specllava.models.media.media import Media, Video, all_frames
 from specllava.models.media.video_file import SUFFIXES, videos_are_read
 from specllava.models.media.video_process import VideoRequest, read_video_apart
 from specllava.toyworld.scene import Split
-from visual.page.comparison_prompts import PagePrompt
 from visual.page.notices import error, info
 from visual.page.pictures import (
     PICTURE_PIXELS,
@@ -49,7 +48,6 @@ LOST: Final = {  # by the kind of upload that a reference begins with
     "picture": "your picture is no longer kept: upload it again",
     "pictures": "your pictures are no longer kept: upload them again",
     "video": "your video is no longer kept: upload it again",
-    "prompts": "your prompts are no longer kept: upload the file again",
 }
 
 
@@ -170,7 +168,7 @@ class _Upload:
 
 
 class UploadStore:
-    """The uploads of all visitors: of each session the latest pictures and the latest prompts. Threads share it.
+    """The uploads of all visitors: of each session the latest. Threads share it.
 
     Those of a visitor who left expire five minutes after their last use.
 
@@ -223,17 +221,6 @@ class UploadStore:
         found = self._files.get(reference) or self._get(reference)
         return found if isinstance(found, (Picture, MediaList)) else LostPicture(LOST.get(kind, UNKNOWN))
 
-    def keep_prompts(self, session: str, prompts: Sequence[PagePrompt]) -> str:
-        """Keep the prompts of a visitor's file; return their reference."""
-        pictures = {id(one.picture): one.picture.nbytes for one in prompts}
-        texts = sum(len(one.text) for one in prompts)
-        return self._keep(session, "prompts", tuple(prompts), sum(pictures.values()) + texts)
-
-    def prompts(self, reference: Any) -> tuple[PagePrompt, ...] | None:
-        """Return the prompts of a reference that a browser sent: none of "", ``None`` if they are no longer kept."""
-        found = self._get(reference) if reference else ()
-        return found if isinstance(found, tuple) else None
-
     def leave(self, session: str) -> None:
         """Let the uploads of a session expire, and go first when room is needed, unless its visitor comes back."""
         with self._lock:
@@ -253,8 +240,7 @@ class UploadStore:
         with self._lock:
             self._drop_expired()
             for name in [name for name, upload in self._uploads.items() if upload.session == session]:
-                if name.startswith("prompts:") == (kind == "prompts"):
-                    del self._uploads[name]
+                del self._uploads[name]
             self._uploads[reference] = _Upload(session, value, nbytes + ENTRY_BYTES)
             kept = sum(upload.nbytes for upload in self._uploads.values())
             while kept > self._most_bytes and len(self._uploads) > 1:

@@ -21,16 +21,12 @@ MODULES: Final = (
     "tree_fit.js",
     "step.js",
     "charts.js",
-    "compared.js",
-    "versus.js",
-    "versus_trees.js",
     "coin_math.js",
     "coin_toss.js",
     "coin.js",
     "tables.js",
     "files.js",
     "glossary.js",
-    "pays_math.js",
     "drawing.js",
     "apng.js",
     "pictures.js",
@@ -83,9 +79,7 @@ def component_arguments(
     }
 
 
-def player_arguments(
-    frames: list[str], forks: bool = False, dialogues: bool = False
-) -> dict[str, Any]:
+def player_arguments(frames: list[str], forks: bool = False, dialogues: bool = False) -> dict[str, Any]:
     """Return the arguments of the player's ``gr.HTML``.
 
     Args:

@@ -8,7 +8,7 @@ from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
 STYLES = (
-    "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "dialogue", "phases", "pictures",
+    "page", "shell", "lanes", "settings", "draw_tree", "lab", "dialogue", "phases", "pictures",
     "coin", "tables", "lessons", "views", "present",
 )  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
