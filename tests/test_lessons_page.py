@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from support.amount import sample
 from support.browser import Server, Visit, new_page
-
-from benchmarks.first_paint import shipped_state
+from support.shipped_page import shipped_state
 
 LESSONS = shipped_state().lessons
 PHASE = """(() => {
@@ -30,7 +29,6 @@ def page(shipped_page: Server, browser: Any) -> Iterator[Any]:
         tab.goto(shipped_page.address + query)
         tab.wait_for_selector(".tree .main-svg")
         tab.wait_for_selector(".lesson:not([hidden])")
-        tab.wait_for_selector("#first-paint", state="detached")
         return Visit(tab)
 
     yield open_page

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.amount import sample
 from support.browser import Server, Visit, new_page
+from support.shipped_page import shipped_state
 from support.static_site import file_server
 
-from benchmarks.first_paint import shipped_state
 from specllava.cli.main import main
 from visual.player.explanations import step_sentence
 from visual.player.lessons import Lesson
@@ -118,7 +118,6 @@ def opened(browser: Any) -> Iterator[Callable[[str], Visit]]:
         tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
         tab.page.goto(address)
         tab.page.wait_for_selector(".tree .main-svg")
-        tab.page.wait_for_selector("#first-paint", state="detached")
         return tab
 
     yield open_page

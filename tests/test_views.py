@@ -29,7 +29,7 @@ COUNT = """() => {
       && box.bottom > Math.max(0, room.top + 4) && box.top < Math.min(innerHeight, room.bottom - 4);
   };
   const every = [...document.body.querySelectorAll("*")];
-  const all = every.filter((e) => !e.closest("#first-paint, .offscreen, .skip, option") && seen(e));
+  const all = every.filter((e) => !e.closest(".offscreen, .skip, option") && seen(e));
   const drawn = (e) => e instanceof SVGElement || getComputedStyle(e).backgroundImage !== "none";
   const leaves = all.filter((e) => e.matches("button, input, select, textarea, img")
     || !e.closest("button") && !e.children.length && (e.textContent.trim() || drawn(e)));
