@@ -36,7 +36,6 @@ from specllava.models.loading.presets import Preset, preset_named, presets
 from specllava.models.media.images import open_image
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Dialogues, TurnParts
-from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices, OtherPairs, PairOffer
 from visual.page.pictures import family_of
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
-FIRST_PAINT = shipped("assets") / "first_paint.html"
 TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page, and what it is
     "toy": ("draft VLM", "a small vision-language model of its own, distilled from the target"),
     "toy-eagle": ("EagleVLM", "one layer that reads the target's own states (SpecVLM)"),
@@ -105,8 +103,7 @@ def _start(options: PageOptions) -> None:
     launched = Event()
     try:
         state = make_state(options, launched)
-        paint = FirstPaint(state, FIRST_PAINT)
-        serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
+        serve(build_page(state), options.host, options.port, root_path=options.root_path, state=state)
     finally:
         launched.set()
 

@@ -101,9 +101,7 @@ def steady_port(number: int) -> int:
 
 @pytest.fixture(scope="module")
 def serve() -> Iterator[Callable[[AppState], str]]:
-    """Serve sites, each with its first paint; their addresses."""
-    import app
-    from visual.page.first_paint import FirstPaint
+    """Serve sites; their addresses."""
     from visual.page.layout import build_page
     from visual.page.serving import serve as serve_page
 
@@ -112,7 +110,7 @@ def serve() -> Iterator[Callable[[AppState], str]]:
     def serve_site(site: AppState) -> str:
         page, port = build_page(site), steady_port(len(pages))
         pages.append(page)
-        return serve_page(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        return serve_page(page, "127.0.0.1", port, block=False)
 
     yield serve_site
     for page in pages:
@@ -137,9 +135,8 @@ def server(serve: Callable[[AppState], str], tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def shipped_page(serve: Callable[[AppState], str]) -> Server:
     """The page as it ships, over a stand-in for the models."""
+    from support.shipped_page import shipped_state
     from support.visual_traces import FakeBackend
-
-    from benchmarks.first_paint import shipped_state
 
     backend = FakeBackend(pace=0.012)
     return Server(serve(replace(shipped_state(), backend=lambda: backend)), backend)

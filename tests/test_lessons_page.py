@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.amount import sample
 from support.browser import Server, Visit, new_page
+from support.shipped_page import shipped_state
 
-from benchmarks.first_paint import shipped_state
 from visual.player.explanations import step_sentence
 
 LESSONS = shipped_state().lessons
@@ -43,7 +43,6 @@ def page(shipped_page: Server, browser: Any) -> Iterator[Any]:
         tab.goto(shipped_page.address + query)
         tab.wait_for_selector(".tree .main-svg")
         tab.wait_for_selector(".lesson:not([hidden])")
-        tab.wait_for_selector("#first-paint", state="detached")
         return Visit(tab)
 
     yield open_page

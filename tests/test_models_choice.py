@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from support.browser import Visit, new_page
@@ -19,7 +18,6 @@ from specllava.core.question import Question
 from specllava.lab import Lab
 from specllava.pair import Pair
 from visual.page.app_state import AppState, Models
-from visual.page.comparison import LINES, ComparisonRequest, Comparisons, comparison_kind
 from visual.page.controls import decoding_config, described_settings
 from visual.page.dialogue import Dialogues
 from visual.page.lab import EXPERIMENTS, experiment_kind
@@ -84,19 +82,6 @@ def test_a_race_and_an_experiment_run_on_the_chosen_models_alone(chosen: str) ->
     requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {PRECISION: chosen}))
     list(run_updates(requests, kind, ("me", kind.name)))
     assert (used.lab.asked, unused.lab.asked) == (["What?"], [])
-
-
-@pytest.mark.parametrize("a", [AS_STARTED, OTHER])
-@pytest.mark.parametrize("b", [AS_STARTED, OTHER])
-def test_each_side_of_a_comparison_runs_on_its_own_models(a: str, b: str) -> None:
-    labs, requests = {AS_STARTED: FakeLab(), OTHER: FakeLab()}, RunRequests()
-    others = {THEIRS: Models(Mock(), lambda: labs[OTHER], Mock())}
-    state = AppState(Mock(), lab=lambda: labs[AS_STARTED], requests=requests, others=others)
-    kind = comparison_kind(state, Comparisons())
-    wanted = ComparisonRequest(LINES, "One?", 0, (), {PRECISION: a})
-    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "", {PRECISION: b}, wanted))
-    list(run_updates(requests, kind, ("me", kind.name)))
-    assert labs[a].others == [None if a == b else labs[b]]
 
 
 def test_a_follow_up_to_other_models_takes_up_what_was_said_and_reads_it_anew() -> None:

@@ -152,7 +152,8 @@ def test_sides_and_single_lanes_are_shown(outputs):
     Race({"A": chain, "B": lanes["speculative"]}).show(PICTURE)
     lanes["target-only"].show()
     ((_, sides), (_, alone)) = outputs.history
-    assert "rule chain" in sides and "data:image/jpeg" in sides and "rule chain" not in alone
+    assert "side B of a comparison: rule entropy" in sides and "data:image/jpeg" in sides
+    assert "comparison: " not in alone
     backend = FakeBackend()
     events = list(live(backend, backend.race(PICTURE, "What?", DecodingConfig(drafter="none"))))
     assert len(outputs.history) > 3 and set(backend.collect_race(events)) == {"target-only"}
@@ -166,7 +167,7 @@ def test_a_race_of_sides_is_shown_when_it_is_over_and_not_if_a_side_is_missing(o
     assert not outputs.history
     list(live(backend, backend._events(sides, "")))
     ((_, shown),) = outputs.history
-    assert "rule chain" in shown
+    assert "side B of a comparison: rule entropy" in shown
 
 
 def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):

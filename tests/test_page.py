@@ -15,7 +15,7 @@ import pytest
 from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visit, Visitor, new_page
 
 
-def test_the_first_paint_teaches_without_a_click(shared_tab: Visit) -> None:
+def test_the_first_example_teaches_without_a_click(shared_tab: Visit) -> None:
     tab = shared_tab  # the first test of the file: nothing was clicked in it
     assert "recorded run" in tab.text(".origin")
     assert "identical" in tab.text(".same")

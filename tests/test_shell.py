@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 from support.browser import FINISHED, Visit, Visitor, assert_accessible
 
+from visual.player import markup
+
 SHOWN_OPTIONS = (
     "[...document.querySelectorAll('.drawer .option:not([hidden]) code')].map((code) => code.textContent)"
 )
@@ -205,3 +207,30 @@ def test_where_motion_is_reduced_gradios_own_widgets_keep_still_too(tab: Visit) 
     for motion in ("reduce", "no-preference"):
         tab.page.emulate_media(reduced_motion=motion)
         assert (tab.page.evaluate(moving) == 0) == (motion == "reduce")
+
+
+def test_links_open_in_a_new_tab(tab: Visit) -> None:
+    links = tab.page.locator("#links a, #foot a")
+    for link in links.all():
+        assert link.get_attribute("target") == "_blank" and link.get_attribute("rel") == "noopener"
+    assert [link.inner_text() for link in tab.page.locator("#links a").all()] == list(markup.PAPERS)
+    assert all(name.endswith(" paper") for name in markup.PAPERS)
+    assert "Apache" in tab.text("#foot")
+
+
+def test_code_and_documentation_are_linked_where_their_address_is_known() -> None:
+    made = markup.links("https://huggingface.co/spaces/a/b/tree/main")
+    assert 'href="https://huggingface.co/spaces/a/b/tree/main"' in made and 'main/docs"' in made
+    assert "Code" not in markup.links()
+
+
+def test_the_first_tab_stop_skips_to_the_player(visit: Visitor) -> None:
+    tab = visit("?example=race-1&step=2")
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.keyboard.press("Tab")
+    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the player"
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("document.activeElement.matches('.stage')")
+    tab.page.wait_for_url("**step=2")
+    tab.page.keyboard.press("ArrowRight")
+    assert tab.step() == 3

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator
 from support import checkpoints, families, family_configs, family_drafts
 from support.distilling import arguments
 from support.family_kinds import FAMILIES, FamilyName

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,6 @@ from benchmarks.visitors.server import CROWD
 from benchmarks.visitors.visitor import Visitor, VisitorRun
 from visual.page import run_requests
 from visual.page.app_state import AppState
-from visual.page.comparison_prompts import PagePrompt
 from visual.page.dialogue import LOST as LOST_DIALOGUE
 from visual.page.dialogue import Dialogues
 from visual.page.layout import build_page
@@ -79,16 +78,10 @@ def test_tiny_uploads_of_a_crowd_are_bounded_too() -> None:
     assert store.nbytes <= 100 * ENTRY_BYTES
 
 
-def test_a_visitor_holds_one_question_s_pictures_and_one_file_of_prompts() -> None:
+def test_a_visitor_holds_one_question_s_pictures() -> None:
     store = UploadStore()
-    prompts = (PagePrompt("What?", upload()),)
-    kept = store.keep_prompts("me", prompts)
     first, second = (store.reference("me", upload(colour)) for colour in COLOURS[:2])
     assert isinstance(store.picture(first), LostPicture) and isinstance(store.picture(second), Picture)
-    assert store.prompts(kept) == prompts and store.prompts("") == ()
-    store.keep_prompts("me", prompts)
-    assert store.prompts(kept) is None
-    assert store.prompts(second) is None and isinstance(store.picture(kept), LostPicture), "each is what it is"
 
 
 def test_who_left_makes_room_first_and_may_come_back_until_then() -> None:
@@ -141,11 +134,10 @@ def test_scenes_and_pictures_of_the_page_are_named_by_what_they_are_and_never_lo
     ["picture:", "picture:x", "file:/etc/passwd", "file:", "scene:", "scene:train", "scene:train:-1", "scene:train:1e9",
      "scene:train:²", "scene:other:1", "scene:train:99999999999", ":", "x", 7, True, [], {}, {"path": "/etc/passwd"}],
 )  # fmt: skip
-def test_what_a_browser_makes_up_is_no_picture_and_no_prompts(forged: Any) -> None:
+def test_what_a_browser_makes_up_is_no_picture(forged: Any) -> None:
     store = UploadStore()
     store.reference("you", upload())
     assert isinstance(store.picture(forged), LostPicture)
-    assert store.prompts(forged) in ((), None)
 
 
 def test_each_kind_of_upload_is_missed_by_its_name() -> None:
@@ -252,23 +244,11 @@ def test_a_picture_that_made_room_for_others_is_missed_in_one_line_everywhere(si
             made = [await me.run("What is it?", picture=picture)]
             for name in ("lab-rules", "lab-image-ablation"):
                 made.append(await me.run("What?", handlers=site.page.runs[name], picture=picture))
-            lines = {"against-source": "Lines about the present picture", "against-lines": "What?"}
-            made.append(await me.run("", handlers=site.page.runs["against"], picture=picture, **lines))
             return made
 
     made = asyncio.run(runs())
     assert [run.refused for run in made] == [f"This cannot run: {LOST['picture']}"] * len(made)
     assert not any(run.shown for run in made[:3])
-
-
-def test_prompts_that_made_room_for_others_are_missed_too(site: Site) -> None:
-    async def run() -> VisitorRun:
-        async with httpx.AsyncClient(timeout=60) as client:
-            known = site.page.runs["against"]
-            gone = replace(known, values={**known.values, known.taken[4]: "prompts:gone"})
-            return await site.visitor(client).run("", handlers=gone, **{"against-source": "A file"})
-
-    assert asyncio.run(run()).refused == f"This cannot run: {LOST['prompts']}"
 
 
 def test_a_session_that_is_merely_named_costs_little_memory(site: Site) -> None:
@@ -381,7 +361,7 @@ def choose(tab: Visit, path: Path) -> None:
 def test_the_page_holds_its_picture_when_the_server_forgot_the_session(
     site: Site, browser: Any, tmp_path: Path
 ) -> None:
-    """Picture, the draft's other picture and the sides of a comparison are the browser's own."""
+    """Picture and the draft's other picture are the browser's own."""
     path, again = tmp_path / "mine.png", tmp_path / "again.png"
     Image.new("RGB", (60, 20), "red").save(path)
     Image.new("RGB", (60, 20), "green").save(again)

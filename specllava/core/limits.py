@@ -60,9 +60,6 @@ class Limits:
     list_items: Annotated[int, Field(ge=1, le=16)] = 16
     """Numbers of an option that is a list, a tree's own shape apart."""
 
-    prompts: Annotated[int, Field(ge=1, le=20)] = 20
-    """Prompts of a comparison of A and B."""
-
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
     """Seconds that a race, an experiment or a call computes; what is there by then is kept."""
 

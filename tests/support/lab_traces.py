@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import random
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from PIL import Image
 
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.grounding import Grounding
-from specllava.core.metrics import compare, summarise
-from specllava.core.question import Question
-from specllava.core.race_file import NamedTrace, comparison_json
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, DraftScores, TreeComparison, VariantResult
-from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
+from support.visual_traces import first_steps, retexted, synthetic_race
 
 
 def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig) -> Generator[Sweep]:
@@ -104,31 +99,12 @@ def synthetic_forced_token(
     return ForcedToken(trace, options, forced)
 
 
-def synthetic_against(
-    questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
-) -> Generator[PairedComparison]:
-    """A row more per question, with its race file; the finding is yielded twice, as between two steps."""
-    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count)
-    yield found
-    for number, question in enumerate(questions):
-        lanes = synthetic_race(number, a)
-        one, two = lanes["speculative"], synthetic_race(number + 100, b)["speculative"]
-        one, two = (replace(trace, prompt=question.text) for trace in (one, two))
-        packed = gzip.compress(comparison_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
-        sides = summarise([one]), summarise([two])
-        row = PromptResult(question.text, question.name, *sides, compare(one, two), packed)
-        yield found
-        found = replace(found, rows=(*found.rows, row))
-        yield found
-
-
 @dataclass(frozen=True)
 class FakeLab:
     """What ``specllava.lab.Lab`` offers, at once. Questions that start with ``fail`` break; empty ones are refused."""
 
     texts: dict[int, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    others: list[FakeLab | None] = field(default_factory=list)  # the lab of B, by comparison
 
     def _ask(self, messages: str) -> None:
         if not messages.strip():
@@ -172,16 +148,3 @@ class FakeLab:
     ) -> Generator[ForcedToken]:
         self._ask(messages)
         yield synthetic_forced_token(config, given, self.texts)
-
-    def compare(
-        self,
-        questions: Iterable[Question],
-        count: int,
-        a: DecodingConfig,
-        b: DecodingConfig,
-        other: FakeLab | None = None,
-    ) -> Generator[PairedComparison]:
-        self.others.append(other)
-        for found in synthetic_against(questions, count, a, b):
-            self.asked.extend(row.prompt for row in found.rows[-1:])
-            yield found

@@ -47,7 +47,7 @@ class AppState:
 
     Args:
         backend: waits for the models; raises if they could not be loaded.
-        recorded: races to show before anything runs; the first is the first paint.
+        recorded: races to show before anything runs; the first is what the page opens with.
         pair: preset that the page was started with; "" if it is none.
         requests: races and experiments that wait or run.
         opened: a race from a file, to show before the recorded ones.

@@ -14,8 +14,7 @@ from specllava.core.limits import Limits
 from visual.page import widgets
 from visual.page.admission import Admission
 from visual.page.app_state import AppState
-from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
-from visual.page.middleware import HealthMiddleware, LinkPreview, SecurityHeadersMiddleware
+from visual.page.middleware import HealthMiddleware, SecurityHeadersMiddleware
 from visual.page.run_requests import RunRequests
 from visual.player import markup
 
@@ -27,15 +26,13 @@ ALLOCATOR: Final = {ARENA_MAX: 2, MMAP_THRESHOLD: 2**20, TRIM_THRESHOLD: 2**20}
 
 
 def serve(
-    page: gr.Blocks, host: str, port: int, paint: FirstPaint | None = None, block: bool = True, root_path: str = "",
-    state: AppState | None = None,
-) -> str:  # fmt: skip
+    page: gr.Blocks, host: str, port: int, block: bool = True, root_path: str = "", state: AppState | None = None
+) -> str:
     """Serve the page to everybody who can reach ``host`` and return its address.
 
     Args:
         page: the whole page.
         host, port: where to listen.
-        paint: markup of the document before any script has run.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
         state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
@@ -46,8 +43,6 @@ def serve(
     layers += tools
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
-    if paint is not None:
-        layers.append(Middleware(FirstPaintMiddleware, paint=paint, preview=LinkPreview(root_path)))
     page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes
     _, address, _ = page.launch(
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,

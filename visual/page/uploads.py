@@ -1,4 +1,4 @@
-"""Uploads of visitors, read within the page's limits, and kept by reference: pictures, a file of prompts.
+"""Pictures that visitors upload, read within the page's limits and kept by reference.
 
 A page holds a short string in the browser. It names a file of the page's own by its contents, a scene by its number,
 and an upload by a random token. So a session that the server forgot loses no choice. An upload that was dropped is
@@ -23,7 +23,6 @@ import gradio as gr
 from specllava.core.limits import Limits
 from specllava.models.media.images import is_animated, open_image
 from specllava.toyworld.scene import Split
-from visual.page.comparison_prompts import PagePrompt
 from visual.page.notices import error, info
 from visual.page.pictures import (
     PICTURE_PIXELS,
@@ -45,7 +44,6 @@ MAX_SEED: Final = 2**31
 LOST: Final = {  # by the kind of upload that a reference begins with
     "picture": "your picture is no longer kept: upload it again",
     "pictures": "your pictures are no longer kept: upload them again",
-    "prompts": "your prompts are no longer kept: upload the file again",
 }
 
 
@@ -131,7 +129,7 @@ class _Upload:
 
 
 class UploadStore:
-    """The uploads of all visitors: of each session the latest pictures and the latest prompts. Threads share it.
+    """The uploads of all visitors: of each session the latest. Threads share it.
 
     Those of a visitor who left expire five minutes after their last use.
 
@@ -185,17 +183,6 @@ class UploadStore:
         found = self._files.get(reference) or self._get(reference)
         return found if isinstance(found, (Picture, MediaList)) else LostPicture(LOST.get(kind, UNKNOWN))
 
-    def keep_prompts(self, session: str, prompts: Sequence[PagePrompt]) -> str:
-        """Keep the prompts of a visitor's file; return their reference."""
-        pictures = {id(one.picture): one.picture.nbytes for one in prompts}
-        texts = sum(len(one.text) for one in prompts)
-        return self._keep(session, "prompts", tuple(prompts), sum(pictures.values()) + texts)
-
-    def prompts(self, reference: Any) -> tuple[PagePrompt, ...] | None:
-        """Return the prompts of a reference that a browser sent: none of "", ``None`` if they are no longer kept."""
-        found = self._get(reference) if reference else ()
-        return found if isinstance(found, tuple) else None
-
     def leave(self, session: str) -> None:
         """Let the uploads of a session expire, and go first when room is needed, unless its visitor comes back."""
         with self._lock:
@@ -215,8 +202,7 @@ class UploadStore:
         with self._lock:
             self._drop_expired()
             for name in [name for name, upload in self._uploads.items() if upload.session == session]:
-                if name.startswith("prompts:") == (kind == "prompts"):
-                    del self._uploads[name]
+                del self._uploads[name]
             self._uploads[reference] = _Upload(session, value, nbytes + ENTRY_BYTES)
             kept = sum(upload.nbytes for upload in self._uploads.values())
             while kept > self._most_bytes and len(self._uploads) > 1:

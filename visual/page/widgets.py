@@ -9,6 +9,7 @@ import gradio as gr
 
 from visual.figures.theme import ACCEPTED
 from visual.player import markup
+from visual.player.static_files import static_text
 
 SHOW_STATE = """
 const WORDS = {
@@ -99,7 +100,7 @@ def masthead_arguments() -> dict[str, Any]:
     return {
         "value": "",
         "html_template": skip + markup.masthead(),
-        "js_on_load": SKIP_TO_PLAYER,
+        "js_on_load": static_text("view_choice.js") + SKIP_TO_PLAYER,
         "apply_default_css": False,
     }
 

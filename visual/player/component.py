@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from visual.player.pays import packed_pays
 from visual.player.static_files import PLOTLY_JS, STATIC, static_text, static_version
 
 MODULES: Final = (
@@ -22,17 +21,12 @@ MODULES: Final = (
     "tree_fit.js",
     "step.js",
     "charts.js",
-    "compared.js",
-    "versus.js",
-    "versus_trees.js",
     "coin_math.js",
     "coin_toss.js",
     "coin.js",
     "tables.js",
     "files.js",
     "glossary.js",
-    "pays_math.js",
-    "pays.js",
     "drawing.js",
     "apng.js",
     "pictures.js",
@@ -85,9 +79,7 @@ def component_arguments(
     }
 
 
-def player_arguments(
-    frames: list[str], forks: bool = False, dialogues: bool = False, code: str = ""
-) -> dict[str, Any]:
+def player_arguments(frames: list[str], forks: bool = False, dialogues: bool = False) -> dict[str, Any]:
     """Return the arguments of the player's ``gr.HTML``.
 
     Args:
@@ -95,9 +87,7 @@ def player_arguments(
             and, last, the token to force.
         dialogues: somebody listens to its ``edit`` event, whose ``turn`` (from 0) the next question replaces; -1 ends
             that, and -2 begins a new dialogue.
-        code: address of the project's files; "" if none is known.
     """
     return component_arguments(
         "player.html", MODULES, MOUNT, frames, forks=forks, dialogues=dialogues, plotly=PLOTLY_JS.as_posix(),
-        pays=packed_pays(code),
     )  # fmt: skip

@@ -9,7 +9,7 @@ the browser parses them once and never asks the server while it plays. The eleme
   speculative one, where it runs. They have the headline so far, the draft's ``doubt`` before each token, and the tokens
   before which the tree branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step;
   ``picture`` is packed and holds figure, sentence and nodes;
-* ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, the race file, packed, for saving, and
+* ``end`` (last): the final headline, the charts, the race file, packed, for saving, and
   the rows of all ``turns``; ``visual.player.race_frames`` adds the frames of the others, ``held``.
 """
 
@@ -33,7 +33,7 @@ from visual.player.draws import draws_of, sampling_of
 from visual.player.encoding import frame_json, packed
 from visual.player.explanations import step_sentence
 from visual.player.grounding import grounding_of
-from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
+from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one
 from visual.player.marks import doubts, marks
 from visual.player.node_cards import node_cards
 from visual.player.summary import drafter_name, settings_summary
@@ -170,7 +170,7 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            numbers=run_numbers(alone, lead), grounding=grounding_of(lead), **self._position.closing(alone, together),
+            grounding=grounding_of(lead), **self._position.closing(alone, together),
         )  # fmt: skip
 
 

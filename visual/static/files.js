@@ -2,13 +2,11 @@
 // Everything is made in the browser from what it already holds; only the empty page comes from the server.
 
 const KEPT = 60_000; // milliseconds for a download to begin
-const LONGEST_NAME = 200; // characters, of a side in a race file
-const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart", ".versus-result .table-scroll": "a-and-b", ".pays-found .table-scroll": "pays" };
+const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart" };
 
 // frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
-// both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null;
 // `pictures` are of the step on show, see pictures.js; `tables` is that module.
-export function createFiles(root, { frames, whole, address, step, page, both, pictures, tables }) {
+export function createFiles(root, { frames, whole, address, step, page, pictures, tables }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
@@ -17,11 +15,10 @@ export function createFiles(root, { frames, whole, address, step, page, both, pi
 
   const actions = {
     race: async () => save(await unpacked(JSON.parse(whole().at(-1)).file), "application/json", "specllava-race.json"),
-    both: async () => save(await raceOfTwo(both()), "application/json", "specllava-a-and-b.json"),
     page: async () => {
       note.textContent = "Packing the page …";
       const [before, behind] = await page();
-      save(before + framesText(both() ? await withBoth(both()) : whole()) + behind, "text/html", "specllava-race.html");
+      save(before + framesText(whole()) + behind, "text/html", "specllava-race.html");
     },
     svg: () => save(pictures.svg(), "image/svg+xml", `specllava-step-${step()}.svg`),
     png: async () => save(await pictures.png(), "image/png", `specllava-step-${step()}.png`),
@@ -71,7 +68,6 @@ export function createFiles(root, { frames, whole, address, step, page, both, pi
     for (const name of ["race", "page", "nodes", "steps"]) button(name).disabled = !over;
     for (const name of ["svg", "png", "film"]) button(name).disabled = !tree;
     button("page").hidden = !page;
-    button("both").hidden = !both()?.same;
     button("link").hidden = !address.can();
     button("link").disabled = !over;
     note.textContent = over ? "" : "The run can be saved when it is over.";
@@ -96,20 +92,6 @@ export async function packed(text, format = "gzip") {
   const stream = new Blob([text]).stream().pipeThrough(new CompressionStream(format));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
-}
-
-// A race file whose lanes are the two runs' own, and the target alone of whichever has it.
-async function raceOfTwo({ a, b }) {
-  const races = await Promise.all([a, b].map(async ({ list }) => JSON.parse(await unpacked(JSON.parse(list.at(-1)).file))));
-  const [one, other] = [a, b].map(({ name, run }, place) => ({ name: name.slice(0, LONGEST_NAME), trace: races[place].b?.trace ?? races[place][run.led.replace("-", "_")] }));
-  const { image, target_only } = { ...races[0], ...races[1] };
-  return JSON.stringify({ image, target_only, a: one, b: other });
-}
-
-// B's frames, of which the first brings A's along.
-export async function withBoth({ a, b: { list: [first, ...rest], name } }) {
-  const against = await packed(`[${a.list}]`);
-  return [JSON.stringify({ ...JSON.parse(first), against, a_name: a.name, b_name: name }), ...rest];
 }
 
 // The frames as they are inside the page's script element: with no "<", no text can end it.

@@ -5,7 +5,7 @@
 // to hear of: `begin(run)`, `said()` as words come or go, `end(frame)`, `step(frame, index, count, playing)` as another step
 // is shown (index from 1), `phase(kind, frame)` as another phase of it is (null: the step as a whole), `view(name)` as
 // another view is chosen. While a part's `holds(now)`, the clock waits.
-const PARTS = ["views", "ribbon", "grounding", "dialogue", "versus", "about", "pays", "phases", "coin", "opening", "lessons", "present", "address"];
+const PARTS = ["views", "ribbon", "grounding", "dialogue", "about", "phases", "coin", "opening", "lessons", "present", "address"];
 
 // `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
 // number, where no menu of the page does.
@@ -19,7 +19,7 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   const player = new Player(root, ...views, race.duration, files.unpacked);
   let opened = null; // a turn that was picked, instead of the newest
   const frames = () => opened ?? props.value ?? [];
-  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, teach, open, live: Boolean(server), part, pays: props.pays };
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, teach, open, live: Boolean(server), part };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
   function part(name) {
     return player.parts[PARTS.indexOf(name)];
@@ -30,7 +30,7 @@ export function mount({ element, props, watch, server, plotly, page, fork, edit,
   }
   const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, address: part("address"), step: () => player.index() + 1, page, both: part("versus").both, pictures, tables: modules.tables });
+  const menu = files.createFiles(root, { frames, whole, address: part("address"), step: () => player.index() + 1, page, pictures, tables: modules.tables });
   function open(list) {
     opened = list;
     player.feed(frames());

@@ -3,7 +3,7 @@
 
 import { followLink } from "./site_link.js";
 import { opened } from "./site_frames.js";
-import { framesOfFiles } from "./saved_pages.js";
+import { framesOfFile } from "./saved_pages.js";
 
 const RACE = "#race="; // before a run that is packed into an address, see address.js
 const find = (selector) => document.querySelector(selector);
@@ -30,7 +30,7 @@ document.addEventListener("click", (event) => {
 });
 
 find("#site-file").addEventListener("change", ({ target }) => {
-  openFiles([...target.files]);
+  if (target.files.length) openFile(target.files);
   target.value = ""; // the same file can be opened again
 });
 for (const event of ["dragover", "dragleave", "drop"]) document.addEventListener(event, dragged);
@@ -39,7 +39,7 @@ function dragged(event) {
   if (!event.dataTransfer?.types.includes("Files")) return;
   event.preventDefault();
   document.body.classList.toggle("dropping", event.type === "dragover");
-  if (event.type === "drop") openFiles([...event.dataTransfer.files]);
+  if (event.type === "drop") openFile(event.dataTransfer.files);
 }
 
 function go(query) {
@@ -76,11 +76,12 @@ function packedRun() {
   return "This link holds a run that a page with a server opens: follow “Live page” above.";
 }
 
-// Opens files of the visitor's; one that cannot be opened changes only the notice.
-async function openFiles(files) {
+// Opens a file of the visitor's; one that cannot be opened changes only the notice.
+async function openFile(files) {
   const request = ++asked;
   try {
-    const frames = await framesOfFiles(files);
+    if (files.length !== 1) throw new Error(`${files.length} files were chosen: open one saved page`);
+    const frames = await framesOfFile(files[0]);
     if (request !== asked) return;
     history.pushState(null, "", location.pathname);
     show(frames);
@@ -111,7 +112,7 @@ function show(frames) {
 function start() {
   modules.player.mount({
     element: find("#show"),
-    props: { get value() { return shown; }, pays: find("#pays").textContent },
+    props: { get value() { return shown; } },
     watch: (_, heard) => (changed = heard),
     plotly: address(site.plotly),
     page: blank,
