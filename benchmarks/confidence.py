@@ -92,7 +92,7 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 def main(config: GuessingConfig) -> None:
     """Measure every rule with every temperature, then the entropy rule with every threshold, and draw."""
     pair = config.load_pair()
-    pairs = {one: replace(pair, draft=tempered(_draft(pair), one), costs=None) for one in TEMPERATURES}
+    pairs = {one: replace(pair, draft=tempered(_draft(pair), one)) for one in TEMPERATURES}
     asked = lanes(config.decoding)
     trials = {name: [Trial(one, pairs[one], lane) for one in TEMPERATURES] for name, lane in asked.items()}
     grid = {

@@ -123,7 +123,7 @@ def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
         draft = deepcopy(before.draft)
         for weight, goal in zip(draft.parameters(), pair.draft.parameters(), strict=True):
             weight.lerp_(goal, step)
-        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft, costs=None), config))
+        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft), config))
     return found
 
 
