@@ -97,6 +97,7 @@ def test_in_float32_the_answers_part_at_near_ties_only(pairs: Pairs, name: str):
         assert verdict.identical or verdict.near_tie, f"{case}: {verdict}"
 
 
+@pytest.mark.night
 def test_a_count_of_every_format_that_was_interrupted_goes_on_where_it_was():
     """``python -m benchmarks.identity``, in short: every format, and trees that are taken."""
     *_, whole = count(2 * len(DRAFTERS), torch.float64, seed=3)
