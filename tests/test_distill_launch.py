@@ -21,6 +21,7 @@ LAUNCH = [
 ]  # fmt: skip
 
 
+@pytest.mark.night
 def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(tmp_path):
     """``--multi_gpu`` makes the launcher start two processes, ``--device cpu`` keeps them off any GPU (gloo)."""
     write_pair(tmp_path)

@@ -17,6 +17,7 @@ from specllava.models.drafts.draft_reading import LayoutName
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 
+pytestmark = pytest.mark.night
 CONFIG = DecodingConfig(max_new_tokens=8, min_log_prob=-50.0, entropy_threshold=0.5)
 KINDS: dict[str, tuple[LayoutName, dict[str, Any]]] = {"eagle": ("eagle-sglang", {}), "eagle3": ("eagle3", EAGLE3)}
 

@@ -96,6 +96,7 @@ def test_in_float32_the_answers_part_at_near_ties_only(pairs: Pairs, name: str):
         assert verdict.identical or verdict.near_tie, f"{case}: {verdict}"
 
 
+@pytest.mark.night
 def test_no_format_changes_a_token_of_trees_that_are_taken():
     """``python -m benchmarks.identity``, in short."""
     *_, whole = count(2 * len(DRAFTERS), torch.float64, seed=3)

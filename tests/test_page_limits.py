@@ -97,6 +97,7 @@ def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path
 
 
 @pytest.mark.alone
+@pytest.mark.night
 def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:
     """Under 50 ms a step on the thread that draws, in its processor time."""
     spent = step_seconds(browser, long_run.as_uri(), ROUNDS)
@@ -104,6 +105,7 @@ def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.night
 def test_the_recorded_tree_is_seen_within_a_second(shipped_page: Server, browser: object) -> None:
     """By a visitor who was never here, while the server has served the page before."""
     seen = first_trees(browser, shipped_page.address, VISITS + 1)[1:]

@@ -52,12 +52,14 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return seen_by("toy", **own) | {"folder": folder}
 
 
+@pytest.mark.night
 def test_a_space_writes_to_its_temporary_files_alone_and_asks_no_other_host(toy: dict[str, Any]) -> None:
     """So its checkout may be read-only, its user unprivileged, and its network away."""
     assert [path for path in toy["written"] if not path.startswith((toy["folder"], "/dev/"))] == []
     assert set(toy["hosts"]) <= {"127.0.0.1", "localhost"}
 
 
+@pytest.mark.night
 def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu(toy: dict[str, Any]) -> None:
     """CUDA seems to be there on ZeroGPU; and a Space in which nothing is decorated is ended at its start."""
     assert toy["device"] == "cpu" and toy["lab"]
@@ -65,11 +67,13 @@ def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu(to
     assert toy["race"]["ending"] == "finished" and len(toy["race"]["tokens"]) == 23
 
 
+@pytest.mark.night
 def test_the_space_reports_its_start(lent: dict[str, Any]) -> None:
     assert lent["launch"] == [["/startup-report", {}]]
     assert lent["preset"] == ["assets/toy/target", "assets/toy/draft"]
 
 
+@pytest.mark.night
 def test_a_race_in_the_worker_is_the_race_here(lent: dict[str, Any]) -> None:
     assert lent["first"] == {"words": "", "tokens": lent["here"], "ending": "finished"}
     names = [name for name, _ in lent["first asked"]]
@@ -79,6 +83,7 @@ def test_a_race_in_the_worker_is_the_race_here(lent: dict[str, Any]) -> None:
     assert int(schedule["durationSeconds"]) == Grant(token=2.0).seconds(DecodingConfig(max_new_tokens=24)) == 54
 
 
+@pytest.mark.night
 def test_a_worker_is_used_again_and_outlives_stop_refusals_and_failures(lent: dict[str, Any]) -> None:
     assert lent["second"] == lent["after"] == lent["first"]
     assert len(lent["workers"]) == 1
@@ -86,12 +91,14 @@ def test_a_worker_is_used_again_and_outlives_stop_refusals_and_failures(lent: di
     assert scheduled == released == 6
 
 
+@pytest.mark.night
 def test_stop_ends_the_worker_within_a_step_and_keeps_what_is_there(lent: dict[str, Any]) -> None:
     assert lent["stopped"]["ending"] == "stopped" and lent["stopped"]["words"].startswith("Stopped.")
     assert 0 < len(lent["stopped"]["tokens"]) < 399
     assert lent["seconds to stop"] < 20  # the whole race takes minutes where a race of 24 tokens takes seconds
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("which", "words"),
     [
@@ -108,6 +115,7 @@ def test_what_goes_wrong_in_the_worker_is_said_in_words(which: str, words: str, 
     assert "secret" not in json.dumps({name: value for name, value in lent.items() if name != "log"})
 
 
+@pytest.mark.night
 def test_a_worker_that_was_killed_keeps_what_it_sent_and_the_next_run_has_another(lent: dict[str, Any]) -> None:
     assert lent["killed"]["ending"] == "deadline" and lent["killed"]["tokens"]
     assert lent["after killed"] == lent["first"]

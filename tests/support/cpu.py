@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator
 from contextlib import suppress
 from typing import Any
 
@@ -32,14 +31,14 @@ def count(name: str) -> None:
     counted = now
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
-    if not spent:
-        count(IMPORTS)
-    done = yield
+def pytest_collection_finish() -> None:
+    count(IMPORTS)
+
+
+@pytest.hookimpl(tryfirst=True)  # before a browser ends: it takes what it used along
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is None or nextitem.path != item.path:
         count(item.path.name)
-    return done
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
