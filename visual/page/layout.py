@@ -89,10 +89,10 @@ def build_page(state: AppState) -> gr.Blocks:
                 follow = FOLLOW if state.dialogues else None
                 question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
             with gr.Column(elem_id="show", min_width=270):
-                arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None, state.code)
+                arguments = player_arguments(frames, state.dialogues is not None, state.code)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    inputs = Inputs(picture.reference, question.question, question.settings, player)
+                    inputs = Inputs(picture.reference, question.question, question.settings)
                     shown = [picture.reference, picture.shown, question.question, player]
                     comparison_card(state, inputs, shown)
                     lab_section(state, inputs)
