@@ -64,7 +64,7 @@ class Limits:
     """Children of one node."""
 
     list_items: Annotated[int, Field(ge=1, le=16)] = 16
-    """Numbers of an option that is a list, a tree's own shape apart."""
+    """Numbers of an option that is a list."""
 
     prompts: Annotated[int, Field(ge=1, le=20)] = 20
     """Prompts of a comparison of A and B."""
