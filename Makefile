@@ -39,7 +39,7 @@ torchvision: .venv/.dev
 oldest: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/oldest \
 		transformers==5.17.0 huggingface-hub==1.33.0
-	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py tests/test_emulated_device.py \
+	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py \
 		tests/test_feature_formats.py tests/test_fused.py tests/test_llama_layer.py tests/test_loading.py tests/test_padded.py \
 		tests/test_verify.py
 
@@ -52,7 +52,7 @@ lint: .venv/.dev
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 40 --rounds 2
 
-# What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes. Without one it is emulated.
+# What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes.
 gpu: .venv/.demo
 	$(BIN)/python -m benchmarks.gpu
 

@@ -11,7 +11,6 @@ from PIL import Image
 from support.lab_traces import (
     FakeLab,
     synthetic_ablation,
-    synthetic_forced_token,
     synthetic_sweep,
     with_tree_comparison,
 )
@@ -19,14 +18,14 @@ from support.visual_traces import first_steps
 
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.metrics import drafted_tokens, summarise
+from specllava.core.metrics import drafted_tokens
 from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
 from visual.figures.sweep_charts import rules_chart, sweep_chart
 from visual.page.lab import EXPERIMENTS
-from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
+from visual.page.lab_views import distillation_view, image_ablation_view, rules_view, sweep_view
 
 CONFIG = DecodingConfig()
 HOSTILE = dict.fromkeys(range(2, 40), " <b onload=x>")
@@ -142,22 +141,6 @@ def test_trees_of_one_place_are_drawn_for_every_side():
     assert all({"data", "layout"} <= set(tree["figure"]) for tree in comparison["trees"])
 
 
-@pytest.mark.parametrize("end", [1, 5])
-def test_a_forced_token_shows_both_answers(end: int):
-    opened = synthetic_forced_token(CONFIG)
-    _, before = forced_token_view(opened)
-    assert "other" not in before["forced_token"] and "Choose a word" in before["answer"]
-    given = (*opened.original.token_ids[:4], opened.options[4][0].token)
-    taken = synthetic_forced_token(CONFIG, given, end=end)
-    _, view = forced_token_view(taken)
-    assert taken.forced is not None
-    new, old = (f"{summarise([one]).tau:.1f}".replace("nan", "–") for one in (taken.forced, taken.original))
-    assert str(view["answer"]).endswith(f"It took {new} tokens per target pass; the original, {old}.")
-    assert view["forced_token"]["position"] == 4 and view["forced_token"]["rejoined"] == taken.rejoined == end
-    assert len(view["forced_token"]["other"]) == 5 + end and len(view["rows"]) == 2
-    assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
-
-
 def test_a_rule_is_drawn_with_the_colour_and_symbol_that_it_registers():
     """A list beside the chart gave them by position, and began anew with the seventh rule."""
     points = rules_chart(swept("rule", RULES)).figures[0].data[: len(RULES)]
@@ -196,7 +179,7 @@ def test_progress_is_in_words():
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 @pytest.mark.parametrize("tokens", [1, 2, 160])
 def test_every_finding_can_be_shown_however_short_the_answer(experiment, tokens: int):
-    own = {"sweep": "nodes", "forced-token": (), "image-ablation": Blank(), "drafters": {"draft VLM": None}}
+    own = {"sweep": "nodes", "image-ablation": Blank(), "drafters": {"draft VLM": None}}
     more = own.get(experiment.name)
     found = experiment.start(FakeLab(HOSTILE), Blank().open(), "What?", more, replace(CONFIG, max_new_tokens=tokens))
     for one in found:

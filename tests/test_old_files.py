@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -130,6 +131,8 @@ def test_a_run_of_a_retired_rule_is_shown_by_its_name_and_not_repeated(rule: str
     assert f"{rule} rule" in "".join(recorded_frames(None, read))
     with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it$"):
         build_rule(read.config)
+    with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it"):
+        replace(read.config, drafter="none")
 
 
 @pytest.mark.parametrize(

@@ -60,18 +60,6 @@ def test_pruned_guesses_are_drawn_when_switched_on(visit: Visitor) -> None:
     assert "pruned" in tab.text(".chosen .table tbody")
 
 
-def test_a_rejected_guess_can_be_forced_from_its_card(tab: Visit) -> None:
-    for _ in range(30):
-        if tab.page.locator(".node-go").is_visible():
-            break
-        tab.page.click("[data-do=next]")
-    assert tab.text(".node-verdict") == "rejected"
-    word = tab.text(".node-word")
-    tab.page.click(".node-go")
-    tab.page.wait_for_selector("#lab-forced-token .telling span.forced")
-    assert tab.text("#lab-forced-token .telling span.forced").strip() == word
-
-
 def written_run(path: Path, count: int, show: int | None = None) -> Path:
     """A page of its own with that many steps of large trees, opened at the first or another one."""
     config = DecodingConfig(depth=12, nodes=NODES, width=8, max_new_tokens=4096)

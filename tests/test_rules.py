@@ -5,18 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.eagle2 import Path, Scores, best, random_scores, verified_paths
 from test_growth import ROOT, Table, limits, tables
 
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.growth.grow import grow
+from specllava.core.growth.grow import GrowthLimits, grow
+from specllava.core.growth.rule import TopTokens
 from specllava.core.growth.rules import build_rule
+from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.core.growth.shapes import Shape, best_shape, fixed_shape
 from specllava.core.tree import DraftTree
 
@@ -165,3 +168,40 @@ def test_longer_lists_than_sixteen_are_refused(field: str):
     assert len(getattr(DecodingConfig(**{field: (one,) * 16}), field)) == 16
     with pytest.raises(ValidationError, match="at most 16 items"):
         DecodingConfig(**{field: (one,) * 17})
+
+
+def grown_paths(scores: Scores, config: DecodingConfig) -> set[Path]:
+    """The guesses of a tree that a configuration grows on such a draft."""
+    paths: dict[int, Path] = {0: ()}
+
+    def expand(nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
+        found = []
+        for node, token, parent in zip(nodes, tokens, parents, strict=True):
+            paths[node] = (*paths[parent], token) if node else ()
+            after = scores(paths[node])
+            top = best(after, config.width)
+            found.append(TopTokens(top, [after[one] for one in top], 1.0))
+        return found
+
+    limits = GrowthLimits(config.depth, config.nodes, config.max_expanded_nodes)
+    tree = grow(7, expand, build_rule(config), limits).tree
+    held: dict[int, Path] = {0: ()}
+    for node in range(1, len(tree)):
+        held[node] = (*held[tree.parents[node]], tree.tokens[node])
+    return set(held.values()) - {()}
+
+
+@pytest.mark.parametrize(("depth", "top_k", "total"), [(5, 10, 59), (3, 8, 30), (7, 10, 60), (2, 3, 9)])
+@pytest.mark.parametrize("spread", [1.0, 6.0])  # wide trees, and deep ones
+def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(
+    depth: int, top_k: int, total: int, spread: float
+) -> None:
+    """In its authors' numbers taken for ours a tree lacked its deepest level."""
+    config = DecodingConfig(**eagle2_tree(depth, top_k, total))
+    deepest = 0
+    for seed in range(12):
+        scores = random_scores(seed, 40, spread)
+        wanted = verified_paths(scores, depth, top_k, total)
+        assert grown_paths(scores, config) == wanted and len(wanted) == total - 1
+        deepest = max(deepest, *map(len, wanted))
+    assert spread == 1.0 or deepest == depth + 1

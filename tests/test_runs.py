@@ -101,7 +101,7 @@ def test_the_latest_request_counts_and_is_on_until_it_is_stopped() -> None:
 
 def test_others_are_counted_across_kinds_while_they_are_on() -> None:
     requests = RunRequests()
-    for key in (("one", "race"), ("one", "forced-token"), ("two", "rules"), ("three", "race")):
+    for key in (("one", "race"), ("one", "grounding"), ("two", "rules"), ("three", "race")):
         requests.request(key, ask())
     requests.stop(("three", "race"))
 
@@ -112,14 +112,14 @@ def test_others_are_counted_across_kinds_while_they_are_on() -> None:
         return position.before
 
     assert before(ME) == before(ME) == 3
-    assert before(("me", "forced-token")) == 4
+    assert before(("me", "grounding")) == 4
     requests.cancel(("one", "race"))
     assert before(ME) == 3
 
 
 def test_who_is_gone_wants_no_run_any_more_and_others_are_never_touched() -> None:
     requests = RunRequests()
-    keys = [(session, kind) for session in ("me", "you") for kind in ("race", "rules", "forced-token")]
+    keys = [(session, kind) for session in ("me", "you") for kind in ("race", "rules", "grounding")]
     for key in keys:
         requests.request(key, ask())
     requests.cancel_session("me")

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.gpu_llava import LANES, PICTURE, QUESTION
+from benchmarks.gpu.lanes import LANES, PICTURE, QUESTION
 from specllava.decoding import Request
 from specllava.lane import Lane
 from specllava.models.loading.load_options import PassesName

@@ -15,11 +15,11 @@ from benchmarks.gpu.attention import time_attention
 from benchmarks.gpu.checks import check_bits, check_memory, check_waits
 from benchmarks.gpu.generation import generate_steps
 from benchmarks.gpu.identity import compare_tokens
+from benchmarks.gpu.lanes import ALONE, DRAFT_ROWS
 from benchmarks.gpu.operations import operations_of
 from benchmarks.gpu.passes import Model, pass_medians
 from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu.watch import read_bandwidth
-from benchmarks.gpu_llava import ALONE, DRAFT_ROWS
 from benchmarks.shared.random_pair import feature_draft
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.loading.load_options import PassesName
@@ -38,7 +38,6 @@ class Amount:
     """How much is measured.
 
     Args:
-        compiles: ``generate`` compiles its passes.
         repeats: passes of each kind.
         steps: steady steps of each lane.
         prompts, tokens: that are compared, and the tokens of each.
@@ -52,10 +51,6 @@ class Amount:
     tokens: int = 96
     passes: int = 1000
     nbytes: tuple[int, ...] = (5 * 10**8, 2 * 10**9)
-    compiles: bool = True
-
-
-EMULATED: Final = Amount(1, 4, 1, 32, 100, (10**6, 2 * 10**6), compiles=False)  # times mean nothing there
 
 
 @dataclass(frozen=True)
@@ -157,7 +152,7 @@ def waits(bench: Bench) -> dict[str, Any]:
 
 def generation(bench: Bench) -> dict[str, Any]:
     """Measure transformers' ``generate``, whose compiled passes are another lane of the target alone."""
-    return asdict(generate_steps(bench.pair, bench.answer, bench.amount.compiles))
+    return asdict(generate_steps(bench.pair, bench.answer))
 
 
 def page(bench: Bench) -> dict[str, Any]:

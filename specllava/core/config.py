@@ -12,13 +12,14 @@ from reprlib import Repr
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import tyro
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from specllava.core.growth.rule import RuleInfo
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.limits import highest
+from specllava.core.trace_fields import RETIRED_RULES, retired_rule
 from specllava.drafters import DRAFTER_INFOS, DrafterInfo
 
 RULES: Final = tuple(RULE_INFOS)
@@ -51,6 +52,12 @@ def _choices(title: str, question: str, infos: Iterable[RuleInfo | DrafterInfo])
     return Field(title=title, description=text), tyro.conf.arg(help=text)
 
 
+def _not_retired(rule: object) -> object:
+    if rule in RETIRED_RULES:
+        raise ValueError(retired_rule(str(rule)))
+    return rule
+
+
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
 class DecodingConfig:
     """Options of decoding: the drafter, the growth of the tree, the limits.
@@ -67,7 +74,9 @@ class DecodingConfig:
     ] = "model"
 
     rule: Annotated[
-        RuleName, *_choices("How the tree grows (rule)", "How the tree grows.", RULE_INFOS.values())
+        RuleName,
+        BeforeValidator(_not_retired),
+        *_choices("How the tree grows (rule)", "How the tree grows.", RULE_INFOS.values()),
     ] = "entropy"
 
     max_new_tokens: Annotated[

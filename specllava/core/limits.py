@@ -58,7 +58,7 @@ class Limits:
     """Children of one node."""
 
     list_items: Annotated[int, Field(ge=1, le=16)] = 16
-    """Numbers of an option that is a list, a tree's own shape apart."""
+    """Numbers of an option that is a list."""
 
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
     """Seconds that a race, an experiment or a call computes; what is there by then is kept."""

@@ -45,6 +45,12 @@ def without_retired(record: str, value: object) -> object:
     return {name: own for name, own in value.items() if name not in retired}
 
 
+def retired_rule(rule: str) -> str:
+    """Return why a run of a rule that is not known here can only be shown."""
+    where = ": commit 6362268 has it" if rule in RETIRED_RULES else ""
+    return f"the {rule} rule is not here, so a run of it is shown and not repeated{where}"
+
+
 class Record:
     """Plain dataclasses in the decode loop, strict ones when read from a file: unknown keys and NaN are refused."""
 

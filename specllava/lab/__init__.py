@@ -16,11 +16,9 @@ from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
 from specllava.findings.comparison import PairedComparison
-from specllava.findings.forced_token import ForcedToken
 from specllava.findings.sweep import Sweep
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
 from specllava.lab.comparison import Side, compare_questions
-from specllava.lab.forced_token import force_token, token_options
 from specllava.lab.grounding import blank_picture, ground, replace_each
 from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
@@ -135,22 +133,6 @@ class Lab:
             other: lab of B's pair, where that is not A's.
         """
         return compare_questions(questions, count, Side(self.pair, a), Side((other or self).pair, b))
-
-    def forced_token(
-        self,
-        image: Pictures,
-        messages: Messages,
-        given: Sequence[int] = (),
-        config: DecodingConfig | None = None,
-    ) -> Generator[ForcedToken | None]:
-        """Return the answer with alternatives to each token; with ``given`` (the answer's beginning and, last, another
-        token), decoded on from there. Yields ``None`` until it is finished."""
-        chosen = _comparable(config)
-        prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        if given:
-            yield (yield from force_token(self.pair, prompt, chosen, given))
-        else:
-            yield (yield from token_options(self.pair, prompt, chosen))
 
 
 def _ablate_closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:

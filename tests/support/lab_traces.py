@@ -12,7 +12,6 @@ from specllava.core.config import RULES, DecodingConfig
 from specllava.core.grounding import Grounding
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, DraftScores, TreeComparison, VariantResult
-from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from support.visual_traces import first_steps, retexted, synthetic_race
 
@@ -79,24 +78,6 @@ def synthetic_grounding(
     yield replace(trace, grounding=replace(whole, grid=4, window=2, occluded=rows))
 
 
-def synthetic_forced_token(
-    config: DecodingConfig, given: Sequence[int] = (), texts: dict[int, str] | None = None, end: int = 3
-) -> ForcedToken:
-    """Two other words at every place; a forced answer says the original's last ``end`` tokens again."""
-    trace = retexted(synthetic_race(0, config)["speculative"], texts or {})
-    said = trace.token_ids
-    others = sorted(set(trace.texts) - {*trace.eos_token_ids})
-    options = tuple(
-        tuple(Option(t, trace.texts[t], 0.2, 0.1) for t in (others[p % 20], others[p % 20 + 1]) if t != said[p])
-        for p in range(len(said))
-    )
-    if not given:
-        return ForcedToken(trace, options)
-    tail = said[-end:]
-    start, alone = replace(trace.prefill, first_token=tail[0]), synthetic_race(0, config)["target-only"]
-    steps = alone.steps[len(alone.steps) - len(tail) + 1 :]
-    forced = replace(trace, forced_prefix=tuple(given), prefill=start, steps=steps)
-    return ForcedToken(trace, options, forced)
 
 
 @dataclass(frozen=True)
@@ -143,8 +124,3 @@ class FakeLab:
         yield from found
         yield with_tree_comparison(end)
 
-    def forced_token(
-        self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
-    ) -> Generator[ForcedToken]:
-        self._ask(messages)
-        yield synthetic_forced_token(config, given, self.texts)

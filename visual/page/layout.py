@@ -88,10 +88,10 @@ def build_page(state: AppState) -> gr.Blocks:
                 follow = FOLLOW if state.dialogues else None
                 question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
             with gr.Column(elem_id="show", min_width=270):
-                arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None)
+                arguments = player_arguments(frames, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    inputs = Inputs(picture.reference, question.question, question.settings, player)
+                    inputs = Inputs(picture.reference, question.question, question.settings)
                     lab_section(state, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))

@@ -47,11 +47,10 @@ const load = async (name) => [
 const loaded = Promise.all(props.modules.map(load)).then((modules) => Object.fromEntries(modules));
 """
 MOUNT: Final = """
-const fork = props.forks && ((given) => trigger("select", { given }));
 const edit = props.dialogues && ((turn) => trigger("edit", { turn }));
 const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
 const page = server?.saved_page;
-loaded.then((modules) => modules.player.mount({ element, props, watch, server, plotly, page, fork, edit, modules }));
+loaded.then((modules) => modules.player.mount({ element, props, watch, server, plotly, page, edit, modules }));
 """
 
 
@@ -79,15 +78,13 @@ def component_arguments(
     }
 
 
-def player_arguments(frames: list[str], forks: bool = False, dialogues: bool = False) -> dict[str, Any]:
+def player_arguments(frames: list[str], dialogues: bool = False) -> dict[str, Any]:
     """Return the arguments of the player's ``gr.HTML``.
 
     Args:
-        forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
-            and, last, the token to force.
         dialogues: somebody listens to its ``edit`` event, whose ``turn`` (from 0) the next question replaces; -1 ends
             that, and -2 begins a new dialogue.
     """
     return component_arguments(
-        "player.html", MODULES, MOUNT, frames, forks=forks, dialogues=dialogues, plotly=PLOTLY_JS.as_posix(),
+        "player.html", MODULES, MOUNT, frames, dialogues=dialogues, plotly=PLOTLY_JS.as_posix(),
     )  # fmt: skip

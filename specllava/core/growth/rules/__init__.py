@@ -10,7 +10,7 @@ from specllava.core.growth.rules.chain import CHAIN
 from specllava.core.growth.rules.entropy import ENTROPY
 from specllava.core.growth.rules.shaped import FIXED, SEQUOIA
 from specllava.core.growth.rules.topk import TOPK
-from specllava.core.trace_fields import RETIRED_RULES
+from specllava.core.trace_fields import retired_rule
 
 RULE_INFOS: Final = MappingProxyType({info.name: info for info in (ENTROPY, CHAIN, FIXED, TOPK, SEQUOIA)})
 
@@ -22,7 +22,6 @@ def build_rule(config: Any) -> GrowthRule:
         ValueError: a rule that is not known here, as in a file of another version.
     """
     if config.rule not in RULE_INFOS:
-        where = ": commit 6362268 has it" if config.rule in RETIRED_RULES else ""
-        raise ValueError(f"the {config.rule} rule is not here, so a run of it is shown and not repeated{where}")
+        raise ValueError(retired_rule(config.rule))
     info = RULE_INFOS[config.rule]
     return info.build(**{name: getattr(config, name) for name in info.options})
