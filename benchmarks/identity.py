@@ -61,7 +61,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "eagle3": {"format": "eagle3", "state_layers": [1, 2, 3]},
     "eagle3, 200 tokens": {"format": "eagle3", "state_layers": [1, 2, 3], "draft_vocab_size": 200},
     "speculators": {"format": "eagle3", "state_layers": [0, 1, 2], "norm_before_residual": True},
-    "speculators, eagle 3.1": {"format": "eagle3", "state_layers": [1, 2, 3], "fc_norm": True, "norm_output": True},
+    "speculators, normed output": {"format": "eagle3", "state_layers": [1, 2, 3], "norm_output": True},
 }
 DRAFT_VLM, LOOKUP = "draft VLM", "prompt lookup"
 DRAFTERS = (*FORMATS, DRAFT_VLM, LOOKUP)

@@ -150,7 +150,6 @@ def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
 
 
 def test_a_picture_smaller_than_a_patch_is_read(pairs, family: FamilyName):
-    """Of Mistral 3 it takes one slot, on which transformers fails."""
     pair = pairs(family, "near", "float64")
     prompt = pair.prompt(checkpoints.picture(3), "What?")
     assert said(pair, prompt, FAST)[0] == said(pair, prompt, ALONE)[0]
@@ -254,7 +253,7 @@ def test_weights_are_counted_before_they_are_loaded(pairs, made: Made, family: F
 
 
 def test_a_draft_of_another_family_is_refused(made: Made):
-    for target, draft in (("internvl", "smolvlm"), ("mistral3", "llava_onevision"), ("smolvlm", "idefics3")):
+    for target, draft in (("internvl", "smolvlm"), ("gemma3", "llava_onevision"), ("smolvlm", "idefics3")):
         line = complaint(partial(Pair.load, made(target), made(f"{draft} near"), device="cpu"))
         assert line == (
             f"{draft} near is a {draft}, the target a {target}:"
@@ -273,10 +272,10 @@ def test_a_draft_with_other_tokens_is_refused_by_number(made: Made, tmp_path: Pa
 def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path):
     llama = checkpoints.write_llama(tmp_path / "llama")
     llava = checkpoints.write_llava(tmp_path / "llava")
-    line = complaint(lambda: init_draft(llama, made("mistral3"), tmp_path / "made"))
-    assert line.startswith("the tokenizers of llama and mistral3 differ in ")
-    line = complaint(lambda: import_draft(llava, made("mistral3"), tmp_path / "made"))
-    assert line == "no draft reads a mistral3's tower, as those of llava and llava_next do: use draft init"
+    line = complaint(lambda: init_draft(llama, made("gemma3"), tmp_path / "made"))
+    assert line.startswith("the tokenizers of llama and gemma3 differ in ")
+    line = complaint(lambda: import_draft(llava, made("gemma3"), tmp_path / "made"))
+    assert line == "no draft reads a gemma3's tower, as those of llava and llava_next do: use draft init"
     line = complaint(lambda: import_draft(made("smolvlm"), llava, tmp_path / "made"))
     assert line == "smolvlm is a smolvlm, which drafts as it is: name it with --draft"
 

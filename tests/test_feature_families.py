@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -50,7 +49,6 @@ CASES = {
     "angelslim": Case(feature_families.ANGELSLIM, "qwen3_vl"),
     "speculators": Case(feature_families.SPECULATORS, "qwen3_vl"),
     "wide": Case(feature_families.WIDE, "internvl", agrees=False),
-    "window": Case(feature_families.WINDOW, "qwen2_5_vl", agrees=False),
 }
 
 
@@ -112,7 +110,7 @@ def test_no_rule_and_no_heat_changes_a_token(pairs, name: str):
     assert guesses[0] == guesses[1]
 
 
-@pytest.mark.parametrize("name", ["vispec", "specforge", "window"])
+@pytest.mark.parametrize("name", ["vispec", "specforge"])
 def test_a_turn_that_goes_on_drafts_what_a_fresh_reading_drafts(pairs, name: str):
     """Pictures in both turns: the draft's cache keeps what the prompts share, at the positions that it had."""
     pair = pairs(name)
@@ -142,16 +140,6 @@ def test_a_draft_that_rotates_by_rows_is_not_taught(pairs):
     """Its lessons would have plain positions, and its guesses have others."""
     line = complaint(lambda: check_teachable(pairs("specforge"), DistillConfig(drafter="eagle3")))
     assert line.startswith("the draft specforge rotates by three rows of positions") and "--drafter eagle3" in line
-
-    line = complaint(lambda: check_teachable(replaced_section(pairs("window")), DistillConfig(drafter="eagle3")))
-    assert line.startswith("the draft window attends to 6 positions") and "--drafter eagle3" in line
-
-
-def replaced_section(pair: Pair) -> Pair:
-    """The same draft as if it counted plainly."""
-    draft = deepcopy(pair.draft)
-    draft.config.mrope_section = None
-    return replace(pair, draft=draft)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
             told = draft_hint(str(preset.target), preset.family, made)
             named = told.removeprefix("take --preset ").split(", or ")[0].split(" or ")
             assert all(presets()[name].target == preset.target and presets()[name].draft for name in named)
-    assert draft_hint("runs/mine", "mistral3", made) == made
+    assert draft_hint("runs/mine", "idefics3", made) == made
     smaller = "such as --draft Qwen/Qwen2.5-VL-3B-Instruct, or "
     assert draft_hint("runs/mine", "qwen2_5_vl", made).endswith(smaller + made)
 

@@ -200,7 +200,6 @@ def check_exportable(config: FeatureDraftConfig) -> None:
     """
     parts = {
         "norms of queries and keys": config.qk_norm,
-        "sliding windows": config.sliding_window is not None,
         "no fc": not config.fusion,
         "a bias of fc": config.fusion and config.fc_bias,
         "no head of its own": not config.own_head,

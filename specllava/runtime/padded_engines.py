@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.language_model import GROWING_ROPES, SLIDING, layer_types
+from specllava.models.checkpoints.language_model import GROWING_ROPES
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.runtime.cache import Content, StateRows
 from specllava.runtime.engine import Engine
@@ -79,8 +79,6 @@ class PaddedEngine(Engine):
 def unpaddable(model: PreTrainedModel) -> str | None:
     """Return why passes over a model cannot have fixed shapes, in words; ``None`` if they can."""
     if isinstance(model, FeatureDraft):
-        if SLIDING in layer_types(model.config):
-            return "its attention has a sliding window"
         decoder, ends = model, (model.shared.embeddings, model.shared.head)
     else:
         decoder, ends = model.get_decoder(), (model.get_input_embeddings(), model.get_output_embeddings())
