@@ -26,7 +26,6 @@ from specllava.models.loading.presets import presets
 from visual.page.api import ENDPOINTS, _document
 from visual.page.app_state import AppState
 from visual.page.controls import decoding_config, settings_drawer
-from visual.page.dialogue import Dialogues
 
 MSD, VISPEC, TRAINED = "llava-1.5-7b-msd", "llava-1.5-7b-vispec", "qwen2.5-vl-7b-eagle3"
 DEEP = DecodingConfig(rule="topk", depth=6, width=10, nodes=58)
@@ -136,13 +135,3 @@ def test_the_page_begins_with_that_tree_and_names_it() -> None:
     state = AppState(lambda: None, choices=choices)  # type: ignore[arg-type,return-value]
     given = signature(_document(ENDPOINTS[0], called, state)).parameters
     assert {name: given[name].default for name in presets()[MSD].tree} == presets()[MSD].tree
-
-
-def test_another_pair_that_is_chosen_on_the_page_comes_with_its_tree() -> None:
-    options = PageOptions(PairOptions(), pairs=(MSD, TRAINED))
-    offers = {one["name"]: one["tree"] for one in app._pairs(options, Dialogues(_no_chat)).offers()}
-    assert offers == {MSD: presets()[MSD].tree, TRAINED: {}}
-
-
-def _no_chat(turns: Any) -> Any:
-    raise AssertionError("no question is asked")

@@ -127,7 +127,7 @@ EXPERIMENTS = (
         "The same question, guessed by every draft of the large model, and by looking up what the text said before.",
         "Compare the drafters",
         lambda lab, image, question, others, config: lab.drafters(image, question, others, config), drafters_view,
-        prepare=lambda state, inputs: state.labs(inputs.models),
+        prepare=lambda state, inputs: state.labs(),
     ),
     Experiment(
         "image-ablation", "Does seeing help? (image ablation)",
@@ -207,9 +207,9 @@ def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        picture = seen_picture(inputs, state.backend_on(inputs.models))
+        picture = seen_picture(inputs, state.backend_with(inputs.draft))
         image, more = picture.open(), experiment.prepare(state, inputs)
-        findings = experiment.start(state.lab_on(inputs.models), image, inputs.question, more, inputs.config)
+        findings = experiment.start(state.lab_with(inputs.draft), image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
