@@ -31,12 +31,9 @@ READING = f"""
   ? {json.dumps(info("The video is being read."))} : ""
 """
 CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap.open')?.click()"
-# Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
+# Run waits for a question; while Stop is on, Run stays off.
 ASKED = """
-(question) => {
-  document.dispatchEvent(new CustomEvent("asked", { detail: question }));
-  return { __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled };
-}
+(question) => ({ __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled })
 """
 
 

@@ -38,7 +38,7 @@ from visual.player.static_files import PLOTLY_JS
 if TYPE_CHECKING:
     from specllava.lab import Lab
 
-MODULES = ("charts.js", "player.js", "compared.js", "files.js", "tables.js", "lab.js")
+MODULES = ("charts.js", "player.js", "compared.js", "lab.js")
 MOUNT = """
 loaded.then((modules) =>
   modules.lab.mount({ element, props, watch, modules, choose: (given) => trigger("select", { given }) }));
