@@ -24,8 +24,7 @@ export function createFiles(root, { frames, whole, address, page, tables }) {
       save(tables.csvOf(tables.nodesTable(steps, race ? tables.traceOf(JSON.parse(await unpacked(race)), steps) : null)), "text/csv", "specllava-nodes.csv");
     },
     link: async () => {
-      const link = await address.share(JSON.parse(whole().at(-1)).file).catch((refusal) => refusal);
-      if (link instanceof Error) return link.message;
+      const link = address.share();
       const copied = await navigator.clipboard?.writeText(link).then(() => true, () => false); // lent to secure pages only
       if (!copied) window.prompt("A link to this step", link);
       return copied ? "The link is on the clipboard." : "";
@@ -53,7 +52,7 @@ export function createFiles(root, { frames, whole, address, page, tables }) {
 
   return { offer };
 
-  // A run can be saved once it is over; what is recorded has an address, a live run gets one.
+  // A run can be saved once it is over; only what is recorded has an address.
   function offer() {
     if (!menu.open) return;
     const list = frames();
@@ -67,9 +66,9 @@ export function createFiles(root, { frames, whole, address, page, tables }) {
 }
 
 // Long texts come packed: gzip, base64. Throws where one has more than `most` bytes.
-export async function unpacked(text, most = Infinity, format = "gzip") {
+export async function unpacked(text, most = Infinity) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format)).getReader();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
   const parts = [];
   let size = 0;
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -78,12 +77,6 @@ export async function unpacked(text, most = Infinity, format = "gzip") {
     parts.push(part.value);
   }
   return new Blob(parts).text();
-}
-
-export async function packed(text, format = "gzip") {
-  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream(format));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 
 // The frames as they are inside the page's script element: with no "<", no text can end it.
