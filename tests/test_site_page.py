@@ -143,14 +143,11 @@ def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Visitor) -> N
     told(tab, ".lesson-title", LESSONS[1].text.title)
 
 
-def test_the_inside_of_a_step_and_the_glossary_are_there(page: Visitor) -> None:
+def test_the_inside_of_a_step_is_there(page: Visitor) -> None:
     tab = page("?example=2-story&step=3")
     tab.page.click(".inside-toggle")
     until(tab, "document.querySelectorAll('.phase-list li').length > 3")
     until(tab, "!document.querySelector('.mask').hidden")
-    tab.page.click(".glossary summary")
-    tab.page.click(".glossary [data-show='.tree']")
-    until(tab, "document.querySelector('.tree').classList.contains('pointed-at')")
 
 
 def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Visitor, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, StepTrace
 from visual.player.frames import instructive_step, recorded_frames
 from visual.player.recorded import load_recorded
+from visual.player.static_files import static_text
 
 BEFORE = {"elements": 357, "words": 327}  # of the first screen when everything was in one view, counted by COUNT
 COUNT = """() => {
@@ -271,3 +272,19 @@ def test_the_opening_of_any_step_claims_only_what_its_trace_holds(
         assert (brought and int(brought[1])) == (others[0] if others else None), (seed, line)
         asked += 1
     assert asked >= len(seeds) - 2 and wrong
+
+
+@pytest.mark.parametrize(
+    ("query", "view"),
+    [("", "opening"), ("?lesson=2", "explain"), ("?lesson=2&view=workbench", "workbench")],
+)
+def test_a_first_visit_by_a_link_begins_at_what_it_names(
+    query: str, view: str, browser: Any
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    script = static_text("view_choice.js")
+    page.route("**/*", lambda route: route.fulfill(body=f"<script>{script}</script>", content_type="text/html"))
+    page.goto(f"http://127.0.0.1:9/{query}")
+    assert page.evaluate("document.documentElement.dataset.view") == view
+    context.close()

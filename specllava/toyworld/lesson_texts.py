@@ -57,9 +57,8 @@ LESSONS = (
         "Before one word of this step the draft wavers between “{first}” ({first_prob}) and “{second}” ({second_prob})."
         " Where does one see its doubt before anything is checked?",
         "In the fill of the node before that word: {doubt} nats, as much as between {choices} words that are equally"
-        " likely. A dark node means that the draft sees one word only. It is also a bar in the ribbon under the"
-        " speculative words. Doubt is known before the target is asked, so it can decide where guesses are spent: above"
-        " {threshold} nats the tree branches.",
+        " likely. A dark node means that the draft sees one word only. Doubt is known before the target is asked, so it"
+        " can decide where guesses are spent: above {threshold} nats the tree branches.",
         "saved",
     ),
     LessonTemplate(

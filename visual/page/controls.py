@@ -21,15 +21,15 @@ from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.core.limits import Limits
 from specllava.drafters import DRAFTER_INFOS
-from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, read_models
+from visual.page.model_choice import DRAFT, OWN, DraftChoices, read_draft
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-MODULES: Final = ("settings.js", "pair_choice.js")
+MODULES: Final = ("settings.js",)
 MOUNT: Final = """
-loaded.then(({ settings, pair_choice }) => settings.mount({ element, props, watch, server, pair_choice }));
+loaded.then(({ settings }) => settings.mount({ element, props, watch, server }));
 """
 CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
@@ -68,12 +68,12 @@ PRESETS: Final = (
 MEASURED: Final = "The tree with which others measured this draft."
 
 
-def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits | None = None) -> gr.HTML:
+def settings_drawer(run: str, drafts: DraftChoices | None = None, limits: Limits | None = None) -> gr.HTML:
     """Build the button, the summary and the drawer with the presets and a control per option.
 
     Args:
         run: selector of the button that runs with these settings.
-        models: choices besides the models that the page was started with.
+        drafts: to choose from.
         limits: of the page, which the form shows and offers no default beyond.
     """
     bounds = limits or Limits()
@@ -81,28 +81,20 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
     def described(settings: Settings) -> dict[str, Any]:
         return described_settings(settings, bounds)
 
-    choices, tree = models or ModelChoices(), _tree_options()
+    choices, tree = drafts or DraftChoices(), _tree_options()
     usual = {name: _plain(limit_option(name, info.default, bounds)) for name, info in FIELDS.items()}
     unchanged = {name: usual[name] for name in tree}
     defaults = usual | {name: _plain(limit_option(name, value, bounds)) for name, value in choices.tree.items()}
     known = (*([SettingsPreset("as measured", MEASURED, choices.tree)] if choices.tree else []), *PRESETS)
-    defaults |= {PRECISION: AS_STARTED} if choices.precisions else {}
-    defaults |= {PAIR: AS_STARTED} if choices.pairs else {}
-    of_models = [_precision_option(choices)] if choices.precisions else []
-    of_models += [{"name": PAIR, "title": "Another pair", "loads": True}] if choices.pairs else []
-
-    def pairs(_: Any) -> list[dict[str, Any]]:  # gradio hands every such function a value
-        return choices.pairs() if choices.pairs else []
 
     return gr.HTML(**component_arguments(
-        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described, pairs],
+        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described],
         run=run, described=described(defaults), groups=[
             {"title": "The tree", "options": [
                 _drafter_option(choices) if name == "drafter" else _option(name, bounds)
                 for name in FIELDS if name in tree
             ]},
             {"title": "The answer", "options": [_option(name, bounds) for name in FIELDS if name not in tree]},
-            *([{"title": "The models", "options": of_models}] if of_models else []),
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
@@ -119,7 +111,7 @@ def decoding_config(settings: Settings | None, limits: Limits | None = None) -> 
         OptionRefused: a value beyond the page's limits.
         ValueError: a browser sent something else than settings.
     """
-    given = {name: value for name, value in _check_mapping(settings).items() if name not in (PRECISION, PAIR)}
+    given = dict(_check_mapping(settings))
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
@@ -134,13 +126,8 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     refused = {}
     try:
         settings = _check_mapping(settings)
-        models = read_models(settings)
-        draft = None if models.draft == OWN else models.draft
-        summary = settings_summary(decoding_config(settings, limits), draft=draft)
-        if models.precision != AS_STARTED:
-            summary += f" · {models.precision}"
-        if models.pair != AS_STARTED:
-            summary = f"{models.pair} · {summary}"
+        draft = read_draft(settings)
+        summary = settings_summary(decoding_config(settings, limits), draft=None if draft == OWN else draft)
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
@@ -151,8 +138,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         summary = f"Please change the settings: {refusal}"
     except ValueError as refusal:
         return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
-    read = {*_read(settings), PAIR} | ({PRECISION} if read_models(settings).pair == AS_STARTED else set())
-    return {"summary": summary, "read": sorted(read), "refused": refused}
+    return {"summary": summary, "read": sorted(_read(settings)), "refused": refused}
 
 
 class OptionRefused(ValueError):
@@ -210,7 +196,7 @@ def _read(settings: Settings) -> frozenset[str]:
 def _drafter(settings: Settings) -> Any:
     """Return the drafter of settings: one of the target's drafts is the drafter ``model`` of a pair of its own."""
     drafter = settings.get("drafter", FIELDS["drafter"].default)
-    return "model" if read_models({"drafter": drafter}).draft != OWN else drafter
+    return "model" if read_draft({"drafter": drafter}) != OWN else drafter
 
 
 def _tree_options() -> set[str]:
@@ -220,19 +206,14 @@ def _tree_options() -> set[str]:
     return {"drafter", *drafters, *rules} - {"children"}
 
 
-def _drafter_option(models: ModelChoices) -> dict[str, Any]:
+def _drafter_option(drafts: DraftChoices) -> dict[str, Any]:
     """Describe the choice of who guesses: all drafts of the target, and the drafters that need none."""
     option = _option("drafter")
     own, *others = option["choices"]
-    if models.own:
-        own = {**own, "title": models.own, "help": models.about}
-    drafts = [{"name": DRAFT + name, "title": name, "help": about} for name, about in models.drafts.items()]
-    return option | {"choices": [own, *drafts, *others]}
-
-
-def _precision_option(models: ModelChoices) -> dict[str, Any]:
-    about = {AS_STARTED: "as the page was started", **models.precisions}
-    return {"name": PRECISION, "title": "Precision", "choices": [{"name": n, "help": h} for n, h in about.items()]}
+    if drafts.own:
+        own = {**own, "title": drafts.own, "help": drafts.about}
+    named = [{"name": DRAFT + name, "title": name, "help": about} for name, about in drafts.drafts.items()]
+    return option | {"choices": [own, *named, *others]}
 
 
 def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:

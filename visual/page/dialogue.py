@@ -64,19 +64,18 @@ class Dialogue:
     edited: int | None = None
     sources: list[PictureSource | None] = field(default_factory=list)
     models: str = ""
-    past: Sequence[Turn] = ()
     own: bool = False
     counted: int = field(default=0, init=False)  # bytes, when it was last stored
 
     @property
     def turns(self) -> Sequence[Turn]:
         """The questions and answers given here."""
-        return self.past if self.chat is None else self.chat.turns
+        return () if self.chat is None else self.chat.turns
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to go on from."""
-        return self.recorded is None and self.chat is None and not self.past
+        return self.recorded is None and self.chat is None
 
     @property
     def nbytes(self) -> int:
@@ -88,10 +87,6 @@ class Dialogue:
         pictures = sum(one.nbytes for one in self.sources if one is not None) + sum(map(image_bytes, media))
         return DIALOGUE_BYTES + sum(map(_trace_bytes, traces)) + pictures
 
-    def put_down(self) -> None:
-        """Let go of the models; the turns stay."""
-        self.past, self.chat = self.turns, None
-
     def edit(self, turn: int) -> tuple[str, PictureSource | None]:
         """Let the next question replace a turn. Return that turn's question and picture.
 
@@ -99,7 +94,7 @@ class Dialogue:
             ValueError: there is no such turn.
         """
         asked = [one.prompt for one in self.recorded.turns] if self.recorded else []
-        if self.chat is not None or self.past:
+        if self.chat is not None:
             asked = [one.text for one in self.turns]
         if not 0 <= turn < len(asked):
             raise ValueError(f"the dialogue has {len(asked)} turns, and no turn {turn + 1} to edit")
@@ -112,9 +107,9 @@ class Dialogue:
         Raises:
             ValueError: a race that cannot be gone on from.
         """
-        if self.chat is None and not self.past:
+        if self.chat is None:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
-        elif self.chat is None or models != self.models:
+        elif models != self.models:
             self.chat = make([(turn.text, turn.media, turn.trace, turn.alone) for turn in self.turns])
         self.models = models
         return self.chat
@@ -221,13 +216,6 @@ class Dialogues:
             dialogue.edited = None
             return "", None
         return dialogue.edit(turn)
-
-    def put_down(self, models: str) -> None:
-        """Let go of models in all dialogues, which go on with their next question if the models are there again."""
-        with self._lock:
-            for dialogue in self._dialogues.values():
-                if dialogue.models == models:
-                    dialogue.put_down()
 
     def leave(self, session: str) -> None:
         """Forget the dialogue of a session."""

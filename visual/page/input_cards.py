@@ -14,7 +14,7 @@ from specllava.core.limits import Limits
 from specllava.toyworld.scene import Split
 from visual.page import widgets
 from visual.page.controls import settings_drawer
-from visual.page.model_choice import ModelChoices
+from visual.page.model_choice import DraftChoices
 from visual.page.notices import notice_arguments
 from visual.page.pictures import SEEN, Picture, family_of, new_scene
 from visual.page.runs import QUICK
@@ -25,12 +25,9 @@ from visual.player.recorded import Recorded, titles
 SHOWN_EXAMPLES = 8
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
 CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap.open')?.click()"
-# Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
+# Run waits for a question; while Stop is on, Run stays off.
 ASKED = """
-(question) => {
-  document.dispatchEvent(new CustomEvent("asked", { detail: question }));
-  return { __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled };
-}
+(question) => ({ __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled })
 """
 
 
@@ -114,18 +111,18 @@ def picture_card(
 
 def question_card(
     first: str,
-    suggestions: Mapping[str, Mapping[str, str]],
+    suggestions: Mapping[str, str],
     notice: gr.HTML,
     follow_id: str | None = None,
-    models: ModelChoices | None = None,
+    drafts: DraftChoices | None = None,
     limits: Limits | None = None,
 ) -> QuestionCard:
     """Build the card with the question, suggestions that fill it in, and the settings.
 
     Args:
-        suggestions: by pair, the page's own first; questions by what their button says. Those of the chosen one show.
+        suggestions: questions by what their button says.
         follow_id: id of the button that asks a follow-up; without one there is no such button.
-        models, limits: as of :func:`visual.page.controls.settings_drawer`.
+        drafts, limits: as of :func:`visual.page.controls.settings_drawer`.
     """
     with gr.Column(elem_classes="card question-card"):
         question = gr.Textbox(
@@ -133,16 +130,15 @@ def question_card(
             max_lines=5, max_length=(limits or Limits()).prompt_characters, placeholder="Ask about the picture",
             elem_id="question",
         )  # fmt: skip
-        for number, (pair, asked) in enumerate(suggestions.items()):
-            with gr.Row(elem_classes=f"chips suggestions{' of-another' if number else ''}", elem_id=f"suggest-{pair}"):
-                for name, suggestion in asked.items():
-                    chip = gr.Button(name, size="sm", elem_classes="pill")
-                    chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
+        with gr.Row(elem_classes="chips suggestions"):
+            for name, suggestion in suggestions.items():
+                chip = gr.Button(name, size="sm", elem_classes="pill")
+                chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
         with gr.Row(elem_classes="actions"):
             run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
             follow = gr.Button("Follow up", elem_id=follow_id, min_width=60) if follow_id else None
             stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=50)
-            settings = settings_drawer("#run", models, limits)
+            settings = settings_drawer("#run", drafts, limits)
         notice.render()
     question.change(None, question, run, js=ASKED, api_visibility="private")
     return QuestionCard(question, run, stop, settings, follow)

@@ -37,7 +37,7 @@ from visual.player.static_files import PLOTLY_JS
 if TYPE_CHECKING:
     from specllava.lab import Lab
 
-MODULES = ("charts.js", "player.js", "compared.js", "files.js", "tables.js", "lab.js")
+MODULES = ("charts.js", "player.js", "compared.js", "lab.js")
 MOUNT = "loaded.then((modules) => modules.lab.mount({ element, props, watch, modules }));"
 
 
@@ -102,7 +102,7 @@ EXPERIMENTS = (
         "The same question, guessed by every draft of the large model, and by looking up what the text said before.",
         "Compare the drafters",
         lambda lab, image, question, others, config: lab.drafters(image, question, others, config), drafters_view,
-        prepare=lambda state, inputs: state.labs(inputs.models),
+        prepare=lambda state, inputs: state.labs(),
     ),
     Experiment(
         "image-ablation", "Does seeing help? (image ablation)",
@@ -175,9 +175,9 @@ def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        picture = seen_picture(inputs, state.backend_on(inputs.models))
+        picture = seen_picture(inputs, state.backend_with(inputs.draft))
         image, more = picture.open(), experiment.prepare(state, inputs)
-        findings = experiment.start(state.lab_on(inputs.models), image, inputs.question, more, inputs.config)
+        findings = experiment.start(state.lab_with(inputs.draft), image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)

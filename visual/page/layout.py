@@ -81,10 +81,7 @@ def build_page(state: AppState) -> gr.Blocks:
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
                 picture = picture_card(pictured, state.recorded, state.pair, state.limits, state.uploads)
-                own = family_of(state.pair)
-                suggestions = {"own": SUGGESTED.get(own, {})}
-                if state.choices.pairs:
-                    suggestions |= {family: asked for family, asked in SUGGESTED.items() if family != own}
+                suggestions = SUGGESTED.get(family_of(state.pair), {})
                 follow = FOLLOW if state.dialogues else None
                 question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
             with gr.Column(elem_id="show", min_width=270):

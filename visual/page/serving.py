@@ -38,9 +38,7 @@ def serve(
         state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
     """
     limits = state.limits if state else Limits()
-    tools = _mcp_tools(page, limits)
-    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits, tools=bool(tools))]
-    layers += tools
+    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits)]
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
     page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes
@@ -49,28 +47,13 @@ def serve(
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        mcp_server=False, app_kwargs={"middleware": layers},
+        app_kwargs={"middleware": layers},
     )  # fmt: skip
     if state is not None:
         state.launched.set()
     if block:
         _wait(page, state.requests if state else RunRequests())
     return address
-
-
-def _mcp_tools(page: gr.Blocks, limits: Limits) -> list[Middleware]:
-    """Return the layer that serves the endpoints as MCP tools, if the environment asks for it.
-
-    Raises:
-        ValueError: its package is not installed.
-    """
-    if os.environ.get("GRADIO_MCP_SERVER", "").lower() != "true":
-        return []
-    try:
-        from visual.page.mcp_tools import McpTools
-    except ModuleNotFoundError as missing:
-        raise ValueError(f'GRADIO_MCP_SERVER needs {missing.name}: pip install "gradio[mcp]"') from None
-    return [Middleware(McpTools, page=page, limits=limits)]
 
 
 def _wait(page: gr.Blocks, requests: RunRequests) -> None:

@@ -51,7 +51,6 @@ const [image, none] = element.querySelector(".pictured").children;
 const show = () => {
   if (props.value) image.src = props.value;
   element.querySelector(".pictured").replaceChildren(props.value ? image : none);
-  document.dispatchEvent(new Event("pictured")); // the race on show may be about another
 };
 watch("value", show);
 show();

@@ -8,8 +8,8 @@ from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
 STYLES = (
-    "page", "shell", "lanes", "settings", "lab", "dialogue", "phases", "pictures",
-    "coin", "tables", "lessons", "views", "present",
+    "page", "shell", "lanes", "settings", "lab", "dialogue", "phases", "coin",
+    "lessons", "views", "present",
 )  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."

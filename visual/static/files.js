@@ -1,17 +1,15 @@
-// What a visitor can take along: the run as JSON or as a page of its own, the tree as SVG or PNG, a link to the step.
+// What a visitor can take along: the run as JSON or as a page of its own, a link to the step.
 // Everything is made in the browser from what it already holds; only the empty page comes from the server.
 
 const KEPT = 60_000; // milliseconds for a download to begin
-const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart" };
 
-// frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
-// `pictures` are of the step on show, see pictures.js; `tables` is that module.
-export function createFiles(root, { frames, whole, address, step, page, pictures, tables }) {
+// frames() is of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
+// `tables` is the module of that name.
+export function createFiles(root, { frames, whole, address, page, tables }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
   const drawn = () => Promise.all(frames().map((text) => JSON.parse(text)).filter(({ picture, kind }) => picture && kind === "step").map(async (frame) => ({ ...frame, ...JSON.parse(await unpacked(frame.picture)) })));
-  for (const [selector, name] of Object.entries(TABLES)) tables.addTools(root.querySelector(selector), name, save);
 
   const actions = {
     race: async () => save(await unpacked(JSON.parse(whole().at(-1)).file), "application/json", "specllava-race.json"),
@@ -20,20 +18,15 @@ export function createFiles(root, { frames, whole, address, step, page, pictures
       const [before, behind] = await page();
       save(before + framesText(whole()) + behind, "text/html", "specllava-race.html");
     },
-    svg: () => save(pictures.svg(), "image/svg+xml", `specllava-step-${step()}.svg`),
-    png: async () => save(await pictures.png(), "image/png", `specllava-step-${step()}.png`),
-    film: async () => save(await pictures.film((word) => (note.textContent = word)), "image/png", `specllava-step-${step()}-phases.png`),
     nodes: async () => {
       const steps = await drawn();
       const race = JSON.parse(whole().at(-1)).file;
       save(tables.csvOf(tables.nodesTable(steps, race ? tables.traceOf(JSON.parse(await unpacked(race)), steps) : null)), "text/csv", "specllava-nodes.csv");
     },
-    steps: async () => save(tables.csvOf(tables.stepsTable(await drawn())), "text/csv", "specllava-steps.csv"),
     link: async () => {
-      const link = await address.share(JSON.parse(whole().at(-1)).file).catch((refusal) => refusal);
-      if (link instanceof Error) return link.message;
-      const copied = await tables.copied(link);
-      if (!copied) window.prompt("A link to this step", link); // browsers lend the clipboard to secure pages only
+      const link = address.share();
+      const copied = await navigator.clipboard?.writeText(link).then(() => true, () => false); // lent to secure pages only
+      if (!copied) window.prompt("A link to this step", link);
       return copied ? "The link is on the clipboard." : "";
     },
   };
@@ -59,14 +52,12 @@ export function createFiles(root, { frames, whole, address, step, page, pictures
 
   return { offer };
 
-  // A run can be saved once it is over; a tree at any time; what is recorded has an address, a live run gets one.
+  // A run can be saved once it is over; only what is recorded has an address.
   function offer() {
     if (!menu.open) return;
     const list = frames();
     const over = list.length > 0 && JSON.parse(list.at(-1)).kind === "end";
-    const tree = root.querySelector(".tree .main-svg") !== null;
-    for (const name of ["race", "page", "nodes", "steps"]) button(name).disabled = !over;
-    for (const name of ["svg", "png", "film"]) button(name).disabled = !tree;
+    for (const name of ["race", "page", "nodes"]) button(name).disabled = !over;
     button("page").hidden = !page;
     button("link").hidden = !address.can();
     button("link").disabled = !over;
@@ -75,9 +66,9 @@ export function createFiles(root, { frames, whole, address, step, page, pictures
 }
 
 // Long texts come packed: gzip, base64. Throws where one has more than `most` bytes.
-export async function unpacked(text, most = Infinity, format = "gzip") {
+export async function unpacked(text, most = Infinity) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format)).getReader();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
   const parts = [];
   let size = 0;
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -86,12 +77,6 @@ export async function unpacked(text, most = Infinity, format = "gzip") {
     parts.push(part.value);
   }
   return new Blob(parts).text();
-}
-
-export async function packed(text, format = "gzip") {
-  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream(format));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 
 // The frames as they are inside the page's script element: with no "<", no text can end it.
@@ -106,9 +91,9 @@ function saved([first, ...rest]) {
   return [JSON.stringify({ ...JSON.parse(first), live: false, source: "saved run", example: null }), ...rest];
 }
 
-export function save(content, type, name) {
+function save(content, type, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), KEPT); // some browsers start to read it only later

@@ -41,7 +41,7 @@ const TURN = { question: text, answer: maybe(text), tau: maybe(number), reused: 
 const LESSON = { title: text, question: text, answer: text, place: maybe(text), phase: maybe(text), node: maybe(count), step: maybe(count), number: count, count };
 const PICTURE = (value) => text(value) && /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/=]*$/.test(value);
 const WORDS = list(row(text, text));
-const LED = { ids: list(count), totals: byName(text), doubt: maybe(list(maybe(number))), marks: maybe(list(row(text, count))), cached: count, picture: text };
+const LED = { ids: list(count), totals: byName(text), cached: count, picture: text };
 const RANGE = row(number, number);
 const SHAPES = list({ name: text, path: text });
 const GROUNDING = { ids: list(count), factor: number, words: list({ at: count, seen: number, blank: number, instead: maybe(text), lost: list(number) }) };

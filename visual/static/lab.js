@@ -5,14 +5,13 @@ const ROW_PIXELS = 40;
 const VERDICTS = { drafted: "drafted and taken", target: "the target had to say it", first: "came with the prompt" };
 
 export function mount({ element, props, watch, modules }) {
-  const { charts, player, compared, files, tables } = modules;
+  const { charts, player, compared } = modules;
   const root = element.querySelector(".lab-result");
   const find = (selector) => root.querySelector(selector);
   const plotly = () => player.loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href);
   let view = null;
 
   find("details").addEventListener("toggle", fillTable);
-  tables.addTools(find("details .table-scroll"), "experiment", files.save);
   watch("value", show);
   show();
 

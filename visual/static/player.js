@@ -5,17 +5,16 @@
 // to hear of: `begin(run)`, `said()` as words come or go, `end(frame)`, `step(frame, index, count, playing)` as another step
 // is shown (index from 1), `phase(kind, frame)` as another phase of it is (null: the step as a whole), `view(name)` as
 // another view is chosen. While a part's `holds(now)`, the clock waits.
-const PARTS = ["views", "ribbon", "grounding", "dialogue", "about", "phases", "coin", "opening", "lessons", "present", "address"];
+const PARTS = ["views", "grounding", "dialogue", "phases", "coin", "opening", "lessons", "present", "address"];
 
 // `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
 // number, where no menu of the page does.
 export function mount({ element, props, watch, server, plotly, page, edit, teach, modules }) {
-  const { race, step, charts, files, glossary } = modules;
+  const { race, step, charts, files } = modules;
   const root = element.querySelector(".player");
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root, modules.lanes.createLanes(root, race.LANES));
   const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint), charts.createCharts(root, ready)];
-  glossary.createGlossary(root);
   const player = new Player(root, ...views, race.duration, files.unpacked);
   let opened = null; // a turn that was picked, instead of the newest
   const frames = () => opened ?? props.value ?? [];
@@ -24,9 +23,8 @@ export function mount({ element, props, watch, server, plotly, page, edit, teach
   function part(name) {
     return player.parts[PARTS.indexOf(name)];
   }
-  const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, address: part("address"), step: () => player.index() + 1, page, pictures, tables: modules.tables });
+  const menu = files.createFiles(root, { frames, whole, address: part("address"), page, tables: modules.tables });
   function open(list) {
     opened = list;
     player.feed(frames());

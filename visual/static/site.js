@@ -4,8 +4,8 @@
 import { followLink } from "./site_link.js";
 import { opened } from "./site_frames.js";
 import { framesOfFile } from "./saved_pages.js";
+import { HELD, MARK } from "./address.js";
 
-const RACE = "#race="; // before a run that is packed into an address, see address.js
 const find = (selector) => document.querySelector(selector);
 const site = JSON.parse(find("#site").textContent);
 const names = site.modules.map((name) => name.slice(0, -3));
@@ -17,7 +17,7 @@ let changed = null; // called when other frames are shown
 let asked = 0; // the latest request: those before it come too late
 
 follow();
-window.addEventListener("popstate", () => (!location.hash || location.hash.startsWith(RACE)) && follow()); // another place of the page is no other run
+window.addEventListener("popstate", () => (!location.hash || location.hash.startsWith(MARK)) && follow()); // another place of the page is no other run
 theme();
 find("#site-waiting").remove();
 find(".skip").addEventListener("click", () => find(".stage").focus());
@@ -62,18 +62,10 @@ async function follow() {
     const frames = opened(await answer.json(), { turn: link.turn, step: link.step, lesson: link.lesson?.words });
     if (request !== asked) return;
     show(frames);
-    say(location.hash.startsWith(RACE) ? packedRun() : link.notice, "warning");
+    say(location.hash.startsWith(MARK) ? HELD : link.notice, "warning");
   } catch (error) {
     if (request === asked) say(`This run could not be loaded (${error.message}). Please try again.`, "error");
   }
-}
-
-// A run in the address is a race file, of which a server makes frames: the link to one takes it along.
-function packedRun() {
-  const link = site.live && document.querySelector(`.links a[href="${CSS.escape(site.live)}"]`);
-  if (!link) return "This link holds a run that a page with a server opens: put the part from # on behind the address of one (python app.py).";
-  link.href = `${site.live}${location.hash}`;
-  return "This link holds a run that a page with a server opens: follow “Live page” above.";
 }
 
 // Opens a file of the visitor's; one that cannot be opened changes only the notice.

@@ -2,7 +2,7 @@
 // Model text enters the page as textContent only; the labels inside the figure were escaped in Python.
 
 const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scrollZoom: false,
-  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg", filename: "specllava-step" } };
 const LOWEST = 220; // pixels that a tree has at least where it grows to the right
 const HALO = 23;
 const CHOSEN_HALO = 28;
