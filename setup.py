@@ -1,12 +1,13 @@
 """Take along what lies beside the packages. Everything else stands in ``pyproject.toml``."""
 
 from pathlib import Path
-from shutil import copy2, copytree
+from shutil import copy2, copytree, ignore_patterns
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = ("app.py", "assets")
+LEFT_OUT = ignore_patterns("smol")  # of the assets: what recipes.smol makes a pair of, in a clone
 
 
 class BuildWithShipped(build_py):
@@ -21,7 +22,7 @@ class BuildWithShipped(build_py):
         for name in SHIPPED:
             source = Path(__file__).parent / name
             if source.is_dir():
-                copytree(source, target / name, dirs_exist_ok=True)
+                copytree(source, target / name, ignore=LEFT_OUT, dirs_exist_ok=True)
             else:
                 copy2(source, target / name)
 

@@ -20,6 +20,8 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene import scenes
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
 from specllava.core.config import DecodingConfig
@@ -28,8 +30,6 @@ from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
 from specllava.pair import Pair
 from specllava.runtime.prompt_builder import Message
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import scenes
 
 SIZES = ((336, 336), (640, 480), (333, 801), (97, 64), (1024, 300), (500, 500), (71, 700))  # width, height
 QUESTIONS = (

@@ -24,12 +24,12 @@ from pydantic.dataclasses import dataclass as checked
 
 from benchmarks.shared.command import run_command, show
 from benchmarks.shared.random_pair import write_random
+from recipes.toy.draw import draw_scene
+from recipes.toy.language import caption
+from recipes.toy.scene import sample_scene
+from recipes.toy.scene_questions import START
 from specllava.core.config import one_line
 from specllava.core.files import write_whole
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.language import caption
-from specllava.toyworld.scene import sample_scene
-from specllava.toyworld.scene_questions import START
 
 SPLIT: Final = "val2017"
 CAPTIONS: Final = f"annotations/captions_{SPLIT}.json"

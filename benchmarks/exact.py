@@ -22,11 +22,12 @@ from tqdm.auto import tqdm
 
 from benchmarks.identity import Case, Runner, cases
 from benchmarks.shared.command import run_command, show_table
+from specllava.bench.data_dialogues import data_dialogues
 from specllava.bench.dialogue import prompts_of
 from specllava.bench.lanes import bench_lanes
-from specllava.bench.toy_dialogues import toy_dialogues
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
+from specllava.core.scenes import SCENES
 from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
 from specllava.models.loading.load_options import DTypeName
@@ -119,7 +120,8 @@ def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
     pairs = {exact: replace(pair, exact=exact) for exact in (False, True)}
     config = DecodingConfig(max_new_tokens=LONGEST)
     lanes = {name: one for name, one in bench_lanes(config).items() if name in RULES}
-    asked = [prompt for one in toy_dialogues("held-out", prompts, 1) for prompt in prompts_of(pair, one, config)]
+    dialogues = data_dialogues(SCENES, None, prompts, 1, "held-out")
+    asked = [prompt for one in dialogues for prompt in prompts_of(pair, one, config)]
     rows = {name: Row() for name in lanes}
     for prompt in tqdm(asked, "toy pair", disable=None):
         alone = {way: one.run(lane_of(replace(config, drafter="none"), prompt)) for way, one in pairs.items()}

@@ -25,10 +25,10 @@ from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.shared.command import markdown, run_command, show
+from benchmarks.shared.questions import held_out_questions
 from specllava.bench.lanes import run_timed
 from specllava.bench.results import totals_of
 from specllava.bench.timed_run import TimedRun
-from specllava.bench.toy_dialogues import toy_prompts
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
@@ -135,7 +135,7 @@ def _choices(engine: Engine, tokens: int) -> object:
 
 def step_times(pair: Pair, rounds: int) -> dict[str, dict[str, float]]:
     """Return milliseconds of a mean step of chains, by depth, with its levels and the target's tokens."""
-    prompts = list(toy_prompts(pair, "held-out", 2))
+    prompts = [pair.prompt(asked.image, asked.text) for asked in held_out_questions("toy", 2)]
     config = DecodingConfig(max_new_tokens=48, min_log_prob=-50.0, rule="chain")
     found: defaultdict[int, list[TimedRun]] = defaultdict(list)
     for number in tqdm(range(1 + rounds), "rounds of answers", disable=None):

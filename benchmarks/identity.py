@@ -35,6 +35,10 @@ from transformers.utils import logging
 from benchmarks.shared.command import run_command
 from benchmarks.shared.random_pair import Size, size_of
 from benchmarks.shared.random_settings import random_settings
+from recipes.toy.build import build_processor, special_ids
+from recipes.toy.draw import draw_scene
+from recipes.toy.recipe import ToyRecipe
+from recipes.toy.scene import sample_scene
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import compare, summarise
@@ -45,10 +49,6 @@ from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConf
 from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.recipe import ToyRecipe
-from specllava.toyworld.scene import sample_scene
 
 FORMATS: dict[str, dict[str, Any]] = {
     "eagle": {},

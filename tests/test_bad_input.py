@@ -16,6 +16,8 @@ from PIL import ExifTags, Image, PngImagePlugin
 from support import checkpoints, models
 from transformers import LlavaProcessor
 
+from recipes.toy.build import build_processor, special_ids
+from recipes.toy.recipe import ToyRecipe
 from specllava.core.config import DecodingConfig
 from specllava.lane import Lane
 from specllava.models.checkpoints.language_model import parse_device
@@ -26,8 +28,6 @@ from specllava.models.loading.quantization import kept_whole
 from specllava.models.media.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
-from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.recipe import ToyRecipe
 
 
 def complaint(action: Callable[[], Any]) -> str:

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from recipes.toy.__main__ import Render
+from recipes.toy.__main__ import main as toy
+from recipes.toy.scene import HELD_OUT
 from specllava.bench import rounds
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.cli.toyworld import Render
 from specllava.core.config import RULES
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
-from specllava.toyworld.scene import HELD_OUT
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,14 +39,14 @@ def program(text, *arguments):
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "scene.png"
-    assert main(["toyworld", "render", "--seed", "5", "--split", "train", "--output", str(path)]) == 0
+    assert toy(["render", "--seed", "5", "--split", "train", "--output", str(path)]) == 0
     return path
 
 
 def test_render_prints_the_ground_truth(tmp_path, capsys):
     path = tmp_path / "scene.png"
-    command = ["toyworld", "render", "--seed", "3", "--split", "held-out", "--output", str(path), "--size", "96"]
-    assert main(command) == 0
+    command = ["render", "--seed", "3", "--split", "held-out", "--output", str(path), "--size", "96"]
+    assert toy(command) == 0
     truth = json.loads(capsys.readouterr().out)
     assert Image.open(path).size == (96, 96)
     assert truth["count"] == len(truth["things"])
@@ -140,7 +141,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
 
 def test_evaluate_counts_what_was_right(tmp_path):
     out = tmp_path / "quality.json"
-    assert main(["toyworld", "evaluate", "--scenes", "6", "--json", str(out)]) == 0
+    assert toy(["evaluate", "--scenes", "6", "--json", str(out)]) == 0
     held_out, train = json.loads(out.read_text())["results"]
     assert held_out["place"] >= 0.98 and train["place"] >= 0.98  # it looks at the picture
     assert held_out["colour_and_kind"] >= 0.85 and held_out["held_out_combinations"] >= 0.8  # of six scenes
@@ -157,9 +158,10 @@ def test_evaluate_counts_what_was_right(tmp_path):
         (["generate", "--image", "IMAGE", "--prompt", "hi", "--max-new-tokens", "4000"], "1024"),
         (["generate", "--image", "IMAGE", "--prompt", "hi", "--device", "toaster"], "toaster"),
         (["generate", "--image", __file__, "--prompt", "hi"], "not a readable image"),
-        (["toyworld", "render", "--split", "blue", "--output", "x.png"], "split"),
-        (["toyworld", "render", "--output", "/none/x.png"], "/none"),
+        (["render", "--split", "blue", "--output", "x.png"], "split"),
+        (["render", "--output", "/none/x.png"], "/none"),
         (["bench", "--prompts", "0"], "--prompts"),
+        (["bench", "--prompts", "301"], "--prompts is 301: 240 held-out toy scenes ship"),
         (["bench", "--prompts", "1", "--lanes", "chain", "oak"], "there is no lane oak: choose among target-only, "),
         (["dance"], "dance"),
         ([], "specllava"),
@@ -168,7 +170,7 @@ def test_evaluate_counts_what_was_right(tmp_path):
 def test_bad_input_costs_one_line_on_stderr(arguments, said, picture, capsys):
     arguments = [str(picture) if argument == "IMAGE" else argument for argument in arguments]
     try:
-        code = main(arguments)
+        code = (toy if "render" in arguments else main)(arguments)
     except SystemExit as stop:
         code = stop.code
     errors = errors_of(capsys)
@@ -188,8 +190,8 @@ def test_bad_input_costs_one_line_on_stderr(arguments, said, picture, capsys):
         ["compare", "--image", "IMAGE", "--prompt", "hi", "--json"],
         ["compare", "--image", "IMAGE", "--prompt", "hi", "--trace"],
         ["bench", "--prompts", "1", "--json"],
-        ["toyworld", "evaluate", "--scenes", "1", "--json"],
-        ["toyworld", "render", "--output"],
+        ["evaluate", "--scenes", "1", "--json"],
+        ["render", "--output"],
         ["trace", "export", "RACE", "--html"],
     ],
 )
@@ -199,7 +201,8 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_computed(
 ):
     stands_for = {"IMAGE": str(picture), "RACE": str(ROOT / "assets" / "examples" / "3-count.json")}
     words = [stands_for.get(word, word) for word in arguments]
-    assert main([*words, str(tmp_path / file)]) == 1
+    run = toy if words[0] in ("evaluate", "render") else main
+    assert run([*words, str(tmp_path / file)]) == 1
     line = capsys.readouterr().err.strip()  # nothing was loaded
     assert line.startswith(f"specllava: {words[-1]} {tmp_path / file}") and f"cannot be written: {why}" in line
 
@@ -216,6 +219,7 @@ def test_commands_that_load_say_so_before_they_import_torch(picture):
     said = program(
         """
 import sys
+from recipes.toy.__main__ import main as toy
 from specllava.cli import main as cli
 from specllava.cli import options
 def tell(line):
@@ -224,7 +228,7 @@ def tell(line):
 options.print_notice = tell
 for words in sys.argv[1:]:
     try:
-        cli.main(words.split())
+        (toy if words.split()[0] in ("evaluate", "record") else cli.main)(words.split())
     except SystemExit:
         pass
 """,
@@ -234,8 +238,8 @@ for words in sys.argv[1:]:
         "distill --target a/b --draft c --data d --images e --output f",
         "draft init --llm a/b --target c/d --output f",
         "draft import --source a/b --target c/d --output f",
-        "toyworld evaluate",
-        "toyworld record --output f",
+        "evaluate",
+        "record --output f",
     ).splitlines()
     names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "a/b and c/d", "toy", "toy")
     assert said == [f"loading {name}: torch and transformers first, then the weights True" for name in names]
@@ -247,12 +251,13 @@ def test_commands_that_load_no_model_import_nothing_that_is_slow(tmp_path):
     found = program(
         """
 import sys
+from recipes.toy.__main__ import main as toy
 from specllava.cli.main import main
-codes = [main(words.split()) for words in sys.argv[1:]]
+codes = [(toy if words.startswith("render") else main)(words.split()) for words in sys.argv[1:]]
 print(codes, sorted({"torch", "transformers", "gradio", "pandas"} & sys.modules.keys()))
 """,
         "presets --markdown",
-        f"toyworld render --output {tmp_path / 'scene.png'} --size 32",
+        f"render --output {tmp_path / 'scene.png'} --size 32",
         f"trace export {race} --html {tmp_path / 'race.html'}",
     ).splitlines()
     assert found[-1] == "[0, 0, 0] []"
@@ -276,7 +281,8 @@ def test_presets_are_listed(capsys):
 
 @pytest.mark.parametrize("option", ["--quantization", "--quantise"])
 def test_quantization_is_understood_in_its_old_spelling_too(option):
-    command = cli._parse(["generate", "--image", "x", "--prompt", "y", option, "torchao-int8"])
+    words = ["generate", "--image", "x", "--prompt", "y", option, "torchao-int8"]
+    command = cli._parse(words, cli.Command, "specllava", None)
     assert command.pair.quantization == "torchao-int8"
 
 
@@ -298,12 +304,12 @@ def test_whatever_is_raised_ends_in_one_line(error, line, tmp_path, capsys, monk
         raise error
 
     monkeypatch.setattr(Render, "run", fails)
-    command = ["toyworld", "render", "--output", str(tmp_path / "x.png")]
-    assert main(command) == 1
+    command = ["render", "--output", str(tmp_path / "x.png")]
+    assert toy(command) == 1
     told = capsys.readouterr().err
     assert told.startswith(f"specllava: {line}") and told.count("\n") == 1
     monkeypatch.setenv("SPECLLAVA_DEBUG", "1")
-    assert main(command) == 1
+    assert toy(command) == 1
     told = capsys.readouterr().err
     assert "Traceback" in told and "in fails" in told and told.splitlines()[-1].startswith(f"specllava: {line}")
 
@@ -313,7 +319,7 @@ def test_ctrl_c_ends_in_one_line_and_130(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Render, "run", stops)
-    assert main(["toyworld", "render", "--output", str(tmp_path / "x.png")]) == 130
+    assert toy(["render", "--output", str(tmp_path / "x.png")]) == 130
     assert capsys.readouterr().err == "specllava: stopped\n"
 
 

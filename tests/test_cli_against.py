@@ -160,7 +160,7 @@ def test_values_of_sides_may_begin_as_options_do() -> None:
         ([], "compare needs --prompt, with --image if about one, or --data, or --scenes"),
         (["--a", "--rule chain"], "given are none of them"),
         (["--scenes", "3", "--prompt", "hi"], "given are --image and --prompt and --scenes"),
-        (["--scenes", "0"], "--scenes is 0: 1 to 1,000 are possible"),
+        (["--scenes", "0"], "--scenes is 0: 1 to 240 are possible"),
         (["--scenes", "2", "--first", "1"], "--images and --first belong to --data"),
         (["--scenes", "2", "--trace", "x.json"], "--trace holds one race, and there are 2 questions"),
         (["--scenes", "2", "--csv", "/none/x.csv"], "--csv /none/x.csv cannot be written"),

@@ -14,13 +14,13 @@ from support import models
 from support.chats import ALONE, QUESTIONS, SHORT, common, failing_pass, talker
 from support.models import DraftKind
 
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene import sample_scene
 from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Message
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
 
 SHOWN = st.sampled_from([None, 0, 1])
 

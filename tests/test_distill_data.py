@@ -17,7 +17,13 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers import models as bpe
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
-from specllava.cli.main import main
+from recipes.toy.__main__ import main as toy
+from recipes.toy.build import SPECIAL
+from recipes.toy.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
+from recipes.toy.draw import draw_scene
+from recipes.toy.export import EXPORT_START
+from recipes.toy.packing import PackedBatches
+from recipes.toy.vision import SceneBatches
 from specllava.core.config import DecodingConfig
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
 from specllava.distill.chats import ChatEncoder, messages
@@ -28,12 +34,6 @@ from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
 from specllava.distill.stage import answer_tokens
 from specllava.models.media.images import open_image
-from specllava.toyworld.build import SPECIAL
-from specllava.toyworld.corpus import TALKING, ChatBatches, conversation, corpus_text, encode_chat
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.export import EXPORT_START
-from specllava.toyworld.packing import PackedBatches
-from specllava.toyworld.vision import SceneBatches
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
 LLAVA_HF = (
@@ -123,7 +123,7 @@ def test_usable_rows_come_back_as_they_are(place, indexed):
 
 
 def test_exported_scenes_are_a_data_file(tmp_path, capsys):
-    assert main(["toyworld", "export", "--count", "7", "--output", str(tmp_path / "scenes")]) == 0
+    assert toy(["export", "--count", "7", "--output", str(tmp_path / "scenes")]) == 0
     data, images = tmp_path / "scenes" / "data.json", tmp_path / "scenes" / "images"
     found = index_rows(data, images, tmp_path / "index")
     assert not found.reasons.counts and len(list(images.iterdir())) == 7
@@ -132,7 +132,7 @@ def test_exported_scenes_are_a_data_file(tmp_path, capsys):
         assert found[number].turns == tuple(text for turn in turns for text in (turn.question, turn.answer))
         drawn = open_image(images / found[number].images[0])
         assert drawn.tobytes() == draw_scene(scene, 128).convert("RGB").tobytes()
-    assert main(["toyworld", "export", "--output", str(tmp_path / "scenes")]) == 1
+    assert toy(["export", "--output", str(tmp_path / "scenes")]) == 1
     assert f"{data} is there already: choose another --output" in capsys.readouterr().err
 
 

@@ -17,6 +17,7 @@ import torch
 from support import models
 from support.distilling import arguments, rows, same, weights, write_data, write_pair
 
+from recipes.toy.build import build_processor, special_ids
 from specllava.cli.main import main
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
@@ -28,7 +29,6 @@ from specllava.distill.validation import Validation
 from specllava.findings.distillation import Report, ValidationResult
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.pair import Pair
-from specllava.toyworld.build import build_processor, special_ids
 from visual.figures.distillation import figure
 
 ROOT = Path(__file__).resolve().parents[1]

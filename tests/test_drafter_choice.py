@@ -13,6 +13,7 @@ from support import models
 from support.browser import LAB_READY, Visit, assert_accessible, new_page
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab, synthetic_drafters
+from support.scenes import scene
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 
 import app
@@ -33,7 +34,6 @@ from visual.page.dialogue import Dialogues
 from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.lab_views import drafters_view
 from visual.page.model_choice import DRAFT, OWN, DraftChoices, chosen_models, read_draft
-from visual.page.pictures import Picture
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
@@ -239,12 +239,12 @@ def site(own: Named, other: Named) -> AppState:
 def test_a_race_runs_with_the_draft_that_was_chosen_and_the_experiment_with_all(chosen: str) -> None:
     own, other = Named("a"), Named("b")
     requests, state = RunRequests(), site(own, other)
-    requests.request(("me", RACE), RunRequest(Picture(seed=3), "What?", {"drafter": chosen}))
+    requests.request(("me", RACE), RunRequest(scene(3), "What?", {"drafter": chosen}))
     list(run_updates(requests, race_kind(state), ("me", RACE)))
     assert (own.asked, other.asked) == (([], ["race"]) if chosen != "model" else (["race"], []))
     assert state.labs() == {"draft VLM": own.lab, EAGLE: other.lab}
     kind = experiment_kind(state, next(one for one in EXPERIMENTS if one.name == "drafters"))
-    requests.request(("me", kind.name), RunRequest(Picture(seed=3), "What?", {"drafter": chosen}))
+    requests.request(("me", kind.name), RunRequest(scene(3), "What?", {"drafter": chosen}))
     *_, (view, _) = run_updates(requests, kind, ("me", kind.name))
     assert EAGLE in view
     assert (own.lab.asked, other.lab.asked) == (([], ["What?"]) if chosen != "model" else (["What?"], []))
@@ -263,7 +263,7 @@ def test_a_follow_up_to_other_models_takes_up_what_was_said_and_reads_it_anew() 
     dialogues = Dialogues(maker("own"))
     other = EAGLE, maker(EAGLE)
     for number, (name, make) in enumerate([("own", None), ("own", None), other, other]):
-        asked = ("me", Picture(seed=3), f"{number}?", DecodingConfig(max_new_tokens=8))
+        asked = ("me", scene(3), f"{number}?", DecodingConfig(max_new_tokens=8))
         events, _ = dialogues.begin(*asked, follow=number > 0, models=name, make=make)
         list(events)
     assert [name for name, _ in made] == ["own", EAGLE]

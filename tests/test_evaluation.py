@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from specllava.toyworld.evaluate import EVALUATION_START, Tally, held_out_prompts, score_answer
-from specllava.toyworld.language import describe
-from specllava.toyworld.scene import HELD_OUT, Thing, sample_scene
+from recipes.toy.evaluate import EVALUATION_START, Tally, held_out_prompts, score_answer
+from recipes.toy.language import describe
+from recipes.toy.scene import HELD_OUT, Thing, sample_scene
 
 
 @pytest.mark.parametrize("split", ["train", "held-out"])

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from support import models
 from support.distilling import arguments, same, weights, write_data, write_pair
 
+from recipes.toy.corpus import ChatBatches
 from specllava.cli.main import main
 from specllava.distill import stage as stages
 from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig
@@ -23,7 +24,6 @@ from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.runtime.scoring import draft_log_probs
-from specllava.toyworld.corpus import ChatBatches
 
 KINDS = (("eagle", True), ("eagle", False), ("msd", False), ("vispec", False), ("eagle3", False))
 GUESSABLE = tuple(range(0, models.RECIPE.vocabulary, 3))

@@ -14,14 +14,14 @@ from PIL import Image
 from support import models
 from support.lab_traces import synthetic_grounding
 
+from recipes.toy.draw import draw_scene, shown_at
+from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.core.config import DecodingConfig
 from specllava.core.grounding import Grounding
 from specllava.core.trace import DecodeTrace
 from specllava.lab import Lab
 from specllava.lab.grounding import GRID, WINDOW, ground
 from specllava.pair import Pair
-from specllava.toyworld.draw import draw_scene, shown_at
-from specllava.toyworld.scene import COLOURS, KINDS, sample_scene
 from visual.player.grounding import grounding_of
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8)

@@ -18,6 +18,7 @@ from urllib.error import HTTPError
 
 import pytest
 from support.browser import VIEWPORT, new_page
+from support.scenes import scene
 from support.served_page import answer_of, free_port
 from support.visual_traces import FakeBackend
 
@@ -25,7 +26,6 @@ import app
 from specllava.cli.page_options import PageOptions
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
-from visual.page.pictures import Picture
 from visual.page.race import race_kind
 from visual.page.run_requests import RunRequest
 from visual.page.runs import CLOSED, run_updates
@@ -117,7 +117,7 @@ def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> 
 
 def race(state: AppState, question: str, **change: Any) -> Iterator[Any]:
     """The updates of a race that is requested now."""
-    request = RunRequest(Picture(seed=3), question, change)
+    request = RunRequest(scene(3), question, change)
     key = ("me", "race")
     state.requests.request(key, request)
     return run_updates(state.requests, race_kind(state), key)

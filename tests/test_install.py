@@ -41,8 +41,9 @@ assert Pair.from_preset("toy").compare(None, "Hi")._repr_html_() is None
 
 from specllava.cli.main import main
 assert not main(["generate", "--prompt", "What is a circle?"])
+assert not main(["compare", "--scenes", "1", "--max-new-tokens", "8"])
 """
-SOURCES = ("specllava", "visual", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("specllava", "visual", "recipes", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,9 @@ def test_the_wheel_holds_the_models_the_examples_and_the_page(installed: Path) -
     """Only the Python files were in it: the toy pair, the default, was looked for in a checkout."""
     shipped = installed / "specllava" / "shipped"
     assets = {path.relative_to(ROOT) for path in (ROOT / "assets").rglob("*") if path.is_file()}
-    assert len(assets) > 30 and all((shipped / path).is_file() for path in assets)
+    smol = {path for path in assets if path.is_relative_to("assets/smol")}
+    assert len(assets) > 330 and len(smol) > 3
+    assert {path.relative_to(shipped) for path in (shipped / "assets").rglob("*") if path.is_file()} == assets - smol
     assert (shipped / "app.py").read_bytes() == (ROOT / "app.py").read_bytes()
     assert (installed / "visual" / "static" / "player.js").is_file()
     tops = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}

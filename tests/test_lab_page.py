@@ -10,7 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 from support.lab_traces import FakeLab
-from test_runs import Picture, said
+from support.scenes import scene
+from test_runs import said
 
 from specllava.core.limits import Limits
 from visual.page.app_state import AppState
@@ -31,7 +32,7 @@ class Slow(FakeLab):
         self.step = step
 
     def rules(self, *asked: Any) -> Generator[Any]:
-        found = list(super().rules(Picture().open(), "What?", *asked[2:]))
+        found = list(super().rules(scene().open(), "What?", *asked[2:]))
         try:
             while True:
                 self.steps += 1
@@ -45,7 +46,7 @@ def run(
     lab: FakeLab, experiment: Experiment = RULES, requests: RunRequests | None = None, **change: Any
 ) -> Iterator[Update]:
     requests, key = requests or RunRequests(), ("me", experiment.name)
-    requests.request(key, RunRequest(**{"picture": Picture(), "question": "What?", "settings": {}} | change))
+    requests.request(key, RunRequest(**{"picture": scene(), "question": "What?", "settings": {}} | change))
     kind = experiment_kind(AppState(Mock(), lab=lambda: lab, requests=requests), experiment)
     return run_updates(requests, kind, key)
 
@@ -56,7 +57,7 @@ def notes(run: Iterator[Update]) -> list[str]:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_every_experiment_ends_with_a_view(experiment: Experiment):
-    more = {"sweep": "depth", "image-ablation": Picture()}.get(experiment.name)
+    more = {"sweep": "depth", "image-ablation": scene()}.get(experiment.name)
     *_, (view, note) = run(FakeLab(), experiment, more=more)
     assert note == "" and json.loads(view)["answer"]
 

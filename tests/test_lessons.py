@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from support.visual_traces import synthetic_race, synthetic_recorded
 
+from recipes.toy.draw import draw_scene
+from recipes.toy.lessons import OWN_READING, RACES
+from recipes.toy.phrases import DETAIL_PROMPTS
+from recipes.toy.scene import sample_scene
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import pass_ratio, speedup, summarise
 from specllava.core.trace import DecodeTrace
 from specllava.lane import SPECULATIVE, TARGET_ONLY
 from specllava.pair import Pair
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.lessons import OWN_READING, RACES
-from specllava.toyworld.phrases import DETAIL_PROMPTS
-from specllava.toyworld.scene import sample_scene
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 from visual.player.link import follow_link

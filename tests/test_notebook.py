@@ -13,11 +13,11 @@ from support.browser import HOSTILE, PATIENCE, new_tab
 from support.notebook import SHOW, Outputs
 from support.visual_traces import FakeBackend, retexted, synthetic_race
 
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene import sample_scene
 from specllava import DecodingConfig
 from specllava.core.race import Race
 from specllava.models.loading.presets import preset_named
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
 from visual import notebook
 from visual.notebook import live, run_html
 

@@ -20,6 +20,7 @@ import pytest
 from gradio.route_utils import delete_files_created_by_app
 from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
+from support.scenes import scene
 from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
@@ -249,10 +250,10 @@ def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> Non
     refused = "This cannot run: the question has more than 20,000 characters: shorten it"
     for kind in (race_kind(site), experiment_kind(AppState(FakeBackend, lab=FakeLab), EXPERIMENTS[0])):
         requests = RunRequests()
-        requests.request(("me", kind.name), RunRequest(Picture(), question, {}))
+        requests.request(("me", kind.name), RunRequest(scene(), question, {}))
         ((value, notice),) = run_updates(requests, kind, ("me", kind.name))
         assert value is None and said(notice) == refused
-        requests.request(("me", kind.name), RunRequest(Picture(), "w" * MAX_PROMPT_CHARACTERS, {}))
+        requests.request(("me", kind.name), RunRequest(scene(), "w" * MAX_PROMPT_CHARACTERS, {}))
         assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
 
 

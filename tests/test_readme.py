@@ -27,7 +27,7 @@ def _blocks(language):
 
 def _commands():
     lines = [line.split("  #")[0].strip() for block in _blocks("bash") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("python -m specllava")]
+    return [line for line in lines if line.startswith(("python -m specllava", "python -m recipes."))]
 
 
 def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
@@ -39,12 +39,12 @@ def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
     assert "target passes instead of" in said and "StepTrace(" in said
 
 
-def _run(words, monkeypatch):
-    """``python -m specllava``, in this process: most commands take less than a new one takes to import torch."""
+def _run(module, words, monkeypatch):
+    """``python -m`` of a module, in this process: most commands take less than a new one takes to import torch."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["specllava", *words])
+    monkeypatch.setattr(sys, "argv", [module, *words])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("specllava", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     assert not ended.value.code
 
 
@@ -54,10 +54,10 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     somebody stops it, test_training runs ``train``, and ``fetch`` downloads.
     """
     monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
-    words = shlex.split(command)[3:]
+    _, _, module, *words = shlex.split(command)
     scene = tmp_path / "scene.png"
     if "--image" in words:
-        _run(["toyworld", "render", "--output", str(scene)], monkeypatch)
+        _run("recipes.toy", ["render", "--output", str(scene)], monkeypatch)
     race = tmp_path / "r"
     if "trace" in words[:1]:
         shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
@@ -71,7 +71,7 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     quick = [*short, "--rounds", "1", "--lanes", "entropy", "chain"]
     more = {"train": ["--help"], "view": ["--help"], "fetch": ["--help"], "bench": quick, "--scenes": short}
     words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
-    _run(words, monkeypatch)
+    _run(module, words, monkeypatch)
 
 
 def test_every_file_that_the_readme_and_the_table_of_rooms_name_exists():

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 import pytest
 from PIL import Image
+from support.scenes import scene
 
 from specllava.core.limits import Limits
 from visual.page import runs
@@ -30,7 +31,7 @@ class Picture:
 
 
 def ask(question: str = "What?", **change: Any) -> RunRequest:
-    return RunRequest(**{"picture": Picture(), "question": question, "settings": {}} | change)
+    return RunRequest(**{"picture": scene(), "question": question, "settings": {}} | change)
 
 
 class Endless:

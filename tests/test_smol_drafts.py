@@ -12,25 +12,25 @@ from PIL import Image
 from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from specllava.core.config import DecodingConfig
-from specllava.distill.config import LoopConfig, Objective
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.loading.presets import ASSETS
-from specllava.pair import Pair
-from specllava.smol.answers import TOKENS, read_answers, target_answers, whole_sentences
-from specllava.smol.checkpoint import assemble
-from specllava.smol.draft_vlm import (
+from recipes.smol.answers import TOKENS, read_answers, target_answers, whole_sentences
+from recipes.smol.checkpoint import assemble
+from recipes.smol.draft_vlm import (
     DraftVlmRecipe,
     fresh_draft,
     principal_directions,
     read_target,
     small_language_model,
 )
-from specllava.smol.drafts import DraftsRecipe, distil_drafts
-from specllava.smol.losses import fact_losses
-from specllava.smol.rows import SmolBatches
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
+from recipes.smol.drafts import DraftsRecipe, distil_drafts
+from recipes.smol.losses import fact_losses
+from recipes.smol.rows import SmolBatches
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene import sample_scene
+from specllava.core.config import DecodingConfig
+from specllava.distill.config import LoopConfig, Objective
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.loading.presets import ASSETS
+from specllava.pair import Pair
 
 PICTURE = ASSETS / "examples" / "1-describe.png"
 SHORT = DecodingConfig(max_new_tokens=8)

@@ -14,13 +14,13 @@ import pytest
 import torch
 from support import smol
 
+from recipes.smol.evaluate import count_question, evaluate_truth, perplexity, read_number
+from recipes.toy.evaluate import EVALUATION_START
+from recipes.toy.language import caption
+from recipes.toy.phrases import NUMBERS, PLURALS
+from recipes.toy.scene import COLOURS, scenes
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
-from specllava.smol.evaluate import count_question, evaluate_truth, perplexity, read_number
-from specllava.toyworld.evaluate import EVALUATION_START
-from specllava.toyworld.language import caption
-from specllava.toyworld.phrases import NUMBERS, PLURALS
-from specllava.toyworld.scene import COLOURS, scenes
 
 SCENES = 40
 

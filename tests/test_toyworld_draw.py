@@ -5,13 +5,14 @@ from __future__ import annotations
 import colorsys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import get_args
 
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
-from specllava.toyworld.draw import COLUMN_X, ROW_Y, draw_scene
-from specllava.toyworld.scene import (
+from recipes.toy.draw import COLUMN_X, ROW_Y, draw_scene
+from recipes.toy.scene import (
     COLOURS,
     COLUMNS,
     KINDS,
@@ -32,7 +33,7 @@ from specllava.toyworld.scene import (
     Weather,
     sample_any_scene,
 )
-from specllava.toyworld.shapes import SHAPES
+from recipes.toy.shapes import SHAPES
 
 HUES: dict[Colour, float] = {
     "red": 357, "orange": 30, "yellow": 51, "green": 133, "blue": 219, "purple": 275, "pink": 330,
@@ -87,15 +88,15 @@ def colour_of(pixel: tuple[int, ...]) -> Colour | None:
     return min(HUES, key=lambda name: abs((HUES[name] - hue * 360 + 180) % 360 - 180))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_every_backdrop_draws_and_differs_from_all_others(place: Place) -> None:
-    weathers = [weather for weather in WEATHERS if not (weather == "snowy" and place in NO_SNOW)]
-    pictures = [picture(place=place, weather=weather, time=time, size=64) for weather in weathers for time in TIMES]
-    elsewhere = [picture(place=other, size=64) for other in PLACES if other != place]
-    for i, one in enumerate(pictures):
-        assert one.mode == "RGB" and one.size == (64, 64)
-        for other in pictures[:i] + elsewhere:
-            assert area(changed(one, other)) > 150
+def test_every_backdrop_draws_and_differs_from_all_others() -> None:
+    for place in PLACES:
+        weathers = [weather for weather in WEATHERS if not (weather == "snowy" and place in NO_SNOW)]
+        pictures = [picture(place=place, weather=weather, time=time, size=64) for weather in weathers for time in TIMES]
+        elsewhere = [picture(place=other, size=64) for other in PLACES if other != place]
+        for i, one in enumerate(pictures):
+            assert one.mode == "RGB" and one.size == (64, 64)
+            for other in pictures[:i] + elsewhere:
+                assert area(changed(one, other)) > 150
 
 
 def test_every_kind_has_a_shape_and_an_own_look() -> None:
@@ -113,33 +114,31 @@ def test_same_scene_same_pixels_and_the_seed_varies_details() -> None:
     assert picture(seed=1).tobytes() != picture(seed=2).tobytes()
 
 
-@pytest.mark.parametrize("size", [1, 32, 57, 128, 336, 512])
-def test_any_size_shows_the_same_picture(size: int) -> None:
-    drawn = draw_scene(sample_any_scene(5), size)
-    assert drawn.mode == "RGB" and drawn.size == (size, size)
-    if size >= 32:
-        reference = draw_scene(sample_any_scene(5), 128)
-        difference = ImageChops.difference(drawn.resize((32, 32)), reference.resize((32, 32)))
-        assert max(ImageStat.Stat(difference).mean) < 8
+def test_any_size_shows_the_same_picture() -> None:
+    for size in (1, 32, 57, 128, 336, 512):
+        drawn = draw_scene(sample_any_scene(5), size)
+        assert drawn.mode == "RGB" and drawn.size == (size, size)
+        if size >= 32:
+            reference = draw_scene(sample_any_scene(5), 128)
+            difference = ImageChops.difference(drawn.resize((32, 32)), reference.resize((32, 32)))
+            assert max(ImageStat.Stat(difference).mean) < 8
 
 
-@pytest.mark.parametrize("size", [0, -5])
-def test_a_picture_needs_a_positive_size(size: int) -> None:
-    with pytest.raises(ValueError, match="positive size"):
-        draw_scene(sample_any_scene(0), size)
+def test_a_picture_needs_a_positive_size() -> None:
+    for size in (0, -5):
+        with pytest.raises(ValueError, match="positive size"):
+            draw_scene(sample_any_scene(0), size)
 
 
-@pytest.mark.parametrize("time", TIMES)
-@pytest.mark.parametrize("colour", COLOURS)
-def test_a_large_object_carries_its_colour_at_every_time(colour: Colour, time: Time) -> None:
-    for kind in KINDS:
+def test_a_large_object_carries_its_colour_at_every_time() -> None:
+    for colour, time, kind in product(COLOURS, TIMES, KINDS):
         full = picture(thing(kind, colour), time=time)
         mask = changed(picture(time=time), full)
         pixels = zip(iter_pixels(full), iter_pixels(mask), strict=True)
         names = Counter(colour_of(rgb) for rgb, (inside,) in pixels if inside)
-        assert names[colour] > names.total() / 3, (kind, names)
+        assert names[colour] > names.total() / 3, (kind, colour, time, names)
         others = [count for name, count in names.items() if name not in (None, colour)]
-        assert names[colour] > 1.8 * max(others, default=0), (kind, names)
+        assert names[colour] > 1.8 * max(others, default=0), (kind, colour, time, names)
 
 
 def test_the_light_changes_the_backdrop_but_not_an_object() -> None:
@@ -149,34 +148,32 @@ def test_the_light_changes_the_backdrop_but_not_an_object() -> None:
     assert picture(time="day").crop(box).tobytes() != picture(time="night").crop(box).tobytes()
 
 
-@pytest.mark.parametrize("weather", WEATHERS)
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("column", COLUMNS)
-def test_an_object_changes_only_its_own_cell(column: Column, row: Row, weather: Weather) -> None:
-    empty = picture(weather=weather)
+def test_an_object_changes_only_its_own_cell() -> None:
+    for column, row, weather in product(COLUMNS, ROWS, WEATHERS):
+        empty = picture(weather=weather)
+        for kind in KINDS:
+            for jitter in (-1.0, 0.0, 1.0):
+                full = picture(thing(kind, column=column, row=row, jitter=jitter), weather=weather)
+                left, top, right, bottom = ImageChops.difference(empty, full).getbbox() or (0, 0, 128, 128)
+                centre, ground = COLUMN_X[column] * 128, ROW_Y[row] * 128
+                assert abs((left + right) / 2 - centre) < 0.08 * 128
+                assert right - left < 0.44 * 128
+                assert top > ground - 0.36 * 128 and ground - 3 < bottom < ground + 8
+
+
+def test_a_large_object_covers_far_more_than_a_small_one() -> None:
     for kind in KINDS:
-        for jitter in (-1.0, 0.0, 1.0):
-            full = picture(thing(kind, column=column, row=row, jitter=jitter), weather=weather)
-            left, top, right, bottom = ImageChops.difference(empty, full).getbbox() or (0, 0, 128, 128)
-            centre, ground = COLUMN_X[column] * 128, ROW_Y[row] * 128
-            assert abs((left + right) / 2 - centre) < 0.08 * 128
-            assert right - left < 0.44 * 128
-            assert top > ground - 0.36 * 128 and ground - 3 < bottom < ground + 8
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_large_object_covers_far_more_than_a_small_one(kind: Kind) -> None:
-    empty = picture()
-    covered = {
-        (size, row): area(changed(empty, picture(thing(kind, size=size, row=row))))
-        for size in get_args(Size)
-        for row in ROWS
-    }
-    assert covered["large", "back"] > 1.5 * covered["small", "front"]
-    for row in ROWS:
-        assert covered["large", row] > 2.2 * covered["small", row]
-    for size in get_args(Size):
-        assert covered[size, "front"] > covered[size, "back"]
+        empty = picture()
+        covered = {
+            (size, row): area(changed(empty, picture(thing(kind, size=size, row=row))))
+            for size in get_args(Size)
+            for row in ROWS
+        }
+        assert covered["large", "back"] > 1.5 * covered["small", "front"]
+        for row in ROWS:
+            assert covered["large", row] > 2.2 * covered["small", row]
+        for size in get_args(Size):
+            assert covered[size, "front"] > covered[size, "back"]
 
 
 def test_outer_objects_stay_inside_the_picture() -> None:
@@ -189,15 +186,14 @@ def test_outer_objects_stay_inside_the_picture() -> None:
             assert there > 0.93 * middle, (kind, column)
 
 
-@pytest.mark.parametrize("size", get_args(Size))
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_front_object_hides_at_most_a_quarter_of_one_behind_it(kind: Kind, size: Size) -> None:
-    behind = thing(kind, "yellow", size, row="back")
-    alone = picture(behind)
-    whole = changed(picture(), alone)
-    for kind_in_front in KINDS:
-        hidden = ImageChops.multiply(whole, changed(alone, picture(behind, thing(kind_in_front, "blue"))))
-        assert area(hidden) <= 0.25 * area(whole), kind_in_front
+def test_a_front_object_hides_at_most_a_quarter_of_one_behind_it() -> None:
+    for kind, size in product(KINDS, get_args(Size)):
+        behind = thing(kind, "yellow", size, row="back")
+        alone = picture(behind)
+        whole = changed(picture(), alone)
+        for kind_in_front in KINDS:
+            hidden = ImageChops.multiply(whole, changed(alone, picture(behind, thing(kind_in_front, "blue"))))
+            assert area(hidden) <= 0.25 * area(whole), (kind, size, kind_in_front)
 
 
 def test_the_front_row_is_drawn_over_the_back_row_whatever_the_order() -> None:

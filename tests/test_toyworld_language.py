@@ -11,10 +11,10 @@ from functools import cache
 
 import pytest
 
-from specllava.toyworld import dialogue, language, phrases, styles
-from specllava.toyworld.language import QuestionAnswer
-from specllava.toyworld.parsed_text import parse_text
-from specllava.toyworld.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, Scene, Split, Thing, sample_scene
+from recipes.toy import dialogue, language, phrases, styles
+from recipes.toy.language import QuestionAnswer
+from recipes.toy.parsed_text import parse_text
+from recipes.toy.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, Scene, Split, Thing, sample_scene
 
 COUNT = 3000
 COLOUR = "|".join(COLOURS)

@@ -16,16 +16,10 @@ from accelerate.utils import set_seed
 from support.distilling import distillation_loss
 from transformers import LlavaForConditionalGeneration
 
-from specllava.cli.main import main
-from specllava.distill.loop import LoopConfig, fit
-from specllava.distill.losses import IGNORE
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.families.interface import tower_features
-from specllava.pair import Pair
-from specllava.runtime.vision import merge_features
-from specllava.toyworld import lessons, scene_questions
-from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.corpus import (
+from recipes.toy import lessons, scene_questions
+from recipes.toy.__main__ import main
+from recipes.toy.build import build_processor, special_ids
+from recipes.toy.corpus import (
     ChatBatches,
     content_ids,
     conversation,
@@ -35,15 +29,15 @@ from specllava.toyworld.corpus import (
     list_objects,
     messages,
 )  # fmt: skip
-from specllava.toyworld.draw import draw_scene, shown_at
-from specllava.toyworld.evaluate import EVALUATION_START
-from specllava.toyworld.export import EXPORT_START
-from specllava.toyworld.hints import Hints, first_tokens, naming_loss
-from specllava.toyworld.language import QuestionAnswer
-from specllava.toyworld.packed_losses import draft_losses, packed_states, target_losses
-from specllava.toyworld.packing import PackedBatches
-from specllava.toyworld.recipe import ToyRecipe
-from specllava.toyworld.scene import (
+from recipes.toy.draw import draw_scene, shown_at
+from recipes.toy.evaluate import EVALUATION_START
+from recipes.toy.export import EXPORT_START
+from recipes.toy.hints import Hints, first_tokens, naming_loss
+from recipes.toy.language import QuestionAnswer
+from recipes.toy.packed_losses import draft_losses, packed_states, target_losses
+from recipes.toy.packing import PackedBatches
+from recipes.toy.recipe import ToyRecipe
+from recipes.toy.scene import (
     CELLS,
     COLOURS,
     HELD_OUT,
@@ -54,8 +48,14 @@ from specllava.toyworld.scene import (
     sample_any_scene,
     sample_scene,
 )
-from specllava.toyworld.train import SEED_STRIDE, TALKING_START, VALIDATION_START, deepen
-from specllava.toyworld.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
+from recipes.toy.train import SEED_STRIDE, TALKING_START, VALIDATION_START, deepen
+from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
+from specllava.distill.loop import LoopConfig, fit
+from specllava.distill.losses import IGNORE
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.families.interface import tower_features
+from specllava.pair import Pair
+from specllava.runtime.vision import merge_features
 
 
 class Killed(Exception):
@@ -323,7 +323,7 @@ def fresh_accelerate():
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
-    command = ["toyworld", "train", "--output", str(tmp_path), "--tiny"]
+    command = ["train", "--output", str(tmp_path), "--tiny"]
     assert main(command) == 0
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]

@@ -12,6 +12,7 @@ import gradio as gr
 import numpy as np
 import pytest
 from PIL import Image
+from support.scenes import scene
 
 from specllava.core.limits import Limits
 from visual.page.pictures import PICTURE_PIXELS, Picture, contact_sheet
@@ -56,7 +57,7 @@ def test_several_files_are_one_source_in_their_order_and_of_bounded_size(tmp_pat
 def test_one_file_is_a_picture_as_ever(tmp_path: Path) -> None:
     source, _, notice = read_upload(saved(tmp_path, [(40, 30)]))
     assert isinstance(source, Picture) and source.uploaded and notice == "" and source.open().size == (40, 30)
-    assert not Picture(seed=3).uploaded
+    assert not scene(3).uploaded
 
 
 def animated(path: Path, count: int = 12, **how: Any) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recipes.smol.questions import free_questions
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene_questions import PICTURE_SIZE, START, scene_questions
 from specllava.core.question import Question
-from specllava.smol.questions import free_questions
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene_questions import PICTURE_SIZE, START, scene_questions
 
 
 def held_out_questions(preset: str, count: int) -> Iterator[Question]:

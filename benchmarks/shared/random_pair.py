@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
+from recipes.toy.build import build_processor, special_ids
+from recipes.toy.recipe import ToyRecipe
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
-from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.recipe import ToyRecipe
 
 SizeName = Literal["7b", "toy"]
 SPREAD = 9.0  # standard deviation of random logits that makes them about as sure as a trained draft's: a nat or so

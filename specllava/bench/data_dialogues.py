@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,9 @@ MAX_CATEGORIES: Final = 12  # that a report keeps apart
 MAX_NAME: Final = 60  # characters of a category
 
 
-def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tuple[BenchDialogue, ...]:
+def data_dialogues(
+    data: Path, images: Path | None, most: int, turns: int, split: str | None = None
+) -> tuple[BenchDialogue, ...]:
     """Read the first ``most`` rows of a file: a JSON list, or a JSON text a line in a ``.jsonl``.
 
     A row is one of:
@@ -35,6 +38,7 @@ def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tu
     Args:
         images: directory that the image paths begin in; without it ``images`` beside the file, else the file's own.
         turns: questions of one dialogue that are asked at most.
+        split: take only rows whose ``split`` is this one.
 
     Raises:
         ValueError: no such file or directory, a row that cannot be asked, none, or too many categories; one line.
@@ -42,11 +46,13 @@ def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tu
     if not data.is_file():
         raise ValueError(f"no data file at {data}: a .json list or .jsonl of questions is expected")
     beside = data.parent / "images"
-    rows = parsed_rows(data, images or (beside if beside.is_dir() else data.parent), _dialogue, most)
-    found = tuple(
+    folder, first = images or (beside if beside.is_dir() else data.parent), most if split is None else None
+    rows = (
         BenchDialogue(f"{data.name}, row {number}", category, texts[:turns], pictures)
-        for number, (category, texts, pictures) in enumerate(rows, start=1)
+        for number, (kind, category, texts, pictures) in enumerate(parsed_rows(data, folder, _dialogue, first), start=1)
+        if split in (None, kind)
     )
+    found = tuple(islice(rows, most))
     if not found:
         raise ValueError(f"{data.name} has no question")
     categories = {dialogue.category for dialogue in found}
@@ -58,8 +64,8 @@ def data_dialogues(data: Path, images: Path | None, most: int, turns: int) -> tu
     return found
 
 
-def _dialogue(raw: Any, folder: Path) -> tuple[str, tuple[str, ...], tuple[Path, ...]]:
-    """Parse category, questions and picture files of a row."""
+def _dialogue(raw: Any, folder: Path) -> tuple[Any, str, tuple[str, ...], tuple[Path, ...]]:
+    """Parse split, category, questions and picture files of a row."""
     if not isinstance(raw, dict):
         raise UnusableRowError("no object")
     if "conversations" in raw:
@@ -70,7 +76,7 @@ def _dialogue(raw: Any, folder: Path) -> tuple[str, tuple[str, ...], tuple[Path,
         raise UnusableRowError("an empty question")
     for image in images:
         check_picture(folder, image)
-    return _category(raw), texts, tuple(folder / image for image in images)
+    return raw.get("split"), _category(raw), texts, tuple(folder / image for image in images)
 
 
 def _texts(raw: dict[str, Any]) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ from specllava.cli.options import (
 )
 from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
+from specllava.core.scenes import SCENES, Split, scene_images
 from specllava.core.trace import TARGET_ONLY
 from specllava.models.loading.presets import Tree
-from specllava.toyworld.scene import Split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ class Bench:
         plan = Plan(self._source(), self.rounds, self.order_seed, command=command, alone=self.alone)
         if self.identity:
             plan = replace(plan, rounds=1, within=None)
-        asked = self._chosen(dialogues if dialogues is not None else self._toy_dialogues())
+        asked = self._chosen(dialogues)
         try:
             self._report(console, measure(pair, asked, runners, self.decoding, plan))
         except BenchStopped as stop:
@@ -116,20 +116,17 @@ class Bench:
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
 
-    def _file_dialogues(self) -> Sequence[BenchDialogue] | None:
-        """Read the file of --data, if there is one, before a model is loaded."""
-        if self.data is None:
-            if self.images is not None:
-                raise ValueError("--images belongs to --data")
-            return None
+    def _file_dialogues(self) -> Sequence[BenchDialogue]:
+        """Read the file of --data or of the scenes that ship, before a model is loaded."""
+        if self.data is None and self.images is not None:
+            raise ValueError("--images belongs to --data")
+        if self.data is None and self.prompts > (most := len(scene_images(self.split))):
+            raise ValueError(f"--prompts is {self.prompts}: {most} {self.split} toy scenes ship; --data takes more")
         from specllava.bench.data_dialogues import data_dialogues
 
+        if self.data is None:
+            return data_dialogues(SCENES, None, self.prompts, self.turns, self.split)
         return data_dialogues(self.data, self.images, self.prompts, self.turns)
-
-    def _toy_dialogues(self) -> Sequence[BenchDialogue]:
-        from specllava.bench.toy_dialogues import toy_dialogues
-
-        return tuple(toy_dialogues(self.split, self.prompts, self.turns))
 
     def _chosen(self, dialogues: Sequence[BenchDialogue]) -> Sequence[BenchDialogue]:
         known = tuple(dict.fromkeys(dialogue.category for dialogue in dialogues))

@@ -7,10 +7,9 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import tyro
 from PIL import Image
@@ -37,6 +36,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
 from specllava.core.question import Question
 from specllava.core.race_file import write_zip
+from specllava.core.scenes import SCENES, scene_images
 from specllava.findings.comparison_tables import race_files, summary_lines, to_csv, to_json, to_markdown
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.media.images import open_image, read_size
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from specllava.findings.comparison import PairedComparison
     from specllava.lab.comparison import Side
     from specllava.pair import Pair
-
-MAX_SCENES: Final = 1_000
 
 
 @tyro.conf.configure(tyro.conf.OmitArgPrefixes)
@@ -154,11 +152,10 @@ def _questions(
         questions = read_questions(options.data, options.images, first=options.first)
         return lambda: questions, len(questions)
     if options.scenes is not None:
-        if not 1 <= options.scenes <= MAX_SCENES:
-            raise ValueError(f"--scenes is {options.scenes}: 1 to {MAX_SCENES:,} are possible")
-        from specllava.toyworld.scene_questions import scene_questions
-
-        return partial(scene_questions, "held-out", options.scenes), options.scenes
+        if not 1 <= options.scenes <= (most := len(scene_images("held-out"))):
+            raise ValueError(f"--scenes is {options.scenes}: 1 to {most} are possible")
+        scenes = read_questions(SCENES, first=options.scenes)
+        return lambda: scenes, options.scenes
     if prompt is None:
         raise ValueError("--image needs --prompt, the question about it")
     if image is not None:

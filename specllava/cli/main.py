@@ -19,14 +19,11 @@ from specllava.cli.custom_generate import CustomGenerate
 from specllava.cli.distill import Distill
 from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
-from specllava.cli.fetch import Fetch
 from specllava.cli.generate import Generate
 from specllava.cli.options import typed_options
 from specllava.cli.parsing import UsageError, join_arguments, parse
 from specllava.cli.presets import Presets
 from specllava.cli.site import Site
-from specllava.cli.smol import EvaluateSmol, TrainSmol
-from specllava.cli.toyworld import Evaluate, ExportData, Record, Render, Train
 from specllava.cli.trace import Export, Join, View
 from specllava.core.config import one_line
 from specllava.core.errors import PAGE_HINT, is_out_of_memory, is_panic, lacks_page
@@ -38,7 +35,6 @@ Command = (
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
-    | Annotated[Fetch, tyro.conf.subcommand("fetch")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Site, tyro.conf.subcommand("site")]
     | Annotated[CustomGenerate, tyro.conf.subcommand("custom-generate")]
@@ -49,18 +45,6 @@ Command = (
         tyro.conf.subcommand("draft", description="Drafts for a target: make one, take one over, hand one on."),
     ]
     | Annotated[
-        Annotated[Train, tyro.conf.subcommand("train")]
-        | Annotated[Render, tyro.conf.subcommand("render")]
-        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-        | Annotated[Record, tyro.conf.subcommand("record")]
-        | Annotated[ExportData, tyro.conf.subcommand("export")],
-        tyro.conf.subcommand("toyworld", description="The world of the toy pair."),
-    ]
-    | Annotated[
-        Annotated[TrainSmol, tyro.conf.subcommand("train")] | Annotated[EvaluateSmol, tyro.conf.subcommand("evaluate")],
-        tyro.conf.subcommand("smol", description="The pair smol: a real language model that sees toy scenes."),
-    ]
-    | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]
         | Annotated[Export, tyro.conf.subcommand("export")]
         | Annotated[Join, tyro.conf.subcommand("join")],
@@ -69,10 +53,15 @@ Command = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(
+    arguments: list[str] | None = None,
+    commands: Any = Command,
+    prog: str = "specllava",
+    description: str | None = __doc__,
+) -> int:
     """Run a command; 0 only on success, 130 after Ctrl-C, errors in one line on stderr."""
     try:
-        run: Callable[[Console], None] = _parse(arguments).run
+        run: Callable[[Console], None] = _parse(arguments, commands, prog, description).run
         run(Console())
         return 0
     except KeyboardInterrupt:
@@ -99,11 +88,11 @@ def _error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {message[:300]} ({DEBUG}=1 shows where)"
 
 
-def _parse(arguments: list[str] | None) -> Any:
+def _parse(arguments: list[str] | None, commands: Any, prog: str, description: str | None) -> Any:
     """Parse the arguments into a command; usage errors leave the program with one line."""
     given = join_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        command = parse(Command, given, prog="specllava", description=__doc__)
+        command = parse(commands, given, prog=prog, description=description)
     except UsageError as error:
         raise SystemExit(_fail(f"{error}: see --help", 2)) from None
     return replace(command, typed=typed_options(given)) if hasattr(command, "typed") else command

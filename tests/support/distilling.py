@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recipes.toy.corpus import conversation
+from recipes.toy.export import conversations
 from specllava.distill.config import Objective
 from specllava.distill.losses import answer_positions, chunked_loss
 from specllava.models.drafts.draft_classes import save
-from specllava.toyworld.corpus import conversation
-from specllava.toyworld.export import conversations
 from support import models
 
 TEXT_ONLY = 3  # every third row shows no picture

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
+from recipes.toy.build import build_processor, special_ids
+from recipes.toy.recipe import ToyRecipe
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.core.tree import ROOT_PARENT, DraftTree
@@ -23,8 +25,6 @@ from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt import Prompt
-from specllava.toyworld.build import build_processor, special_ids
-from specllava.toyworld.recipe import ToyRecipe
 
 DraftKind = Literal["bad", "mixed", "perfect"]
 KINDS: tuple[DraftKind, ...] = ("bad", "mixed", "perfect")

@@ -20,11 +20,11 @@ SIDE: Final = 128  # pixels of a scene: what the tower reads, so that nothing is
 
 def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTrace:
     """One run; fields of settings that are retired are left out."""
+    from recipes.toy.draw import draw_scene
+    from recipes.toy.scene import sample_scene
     from specllava.core.config import DecodingConfig
     from specllava.core.trace_fields import without_retired
     from specllava.lane import lane_of
-    from specllava.toyworld.draw import draw_scene
-    from specllava.toyworld.scene import sample_scene
 
     picture = None if prompt["scene"] is None else draw_scene(sample_scene(prompt["scene"], prompt["split"]), SIDE)
     chosen = DecodingConfig(**without_retired("DecodingConfig", config))

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
-from specllava.smol.checkpoint import SETTINGS, WEIGHTS, llava_config, smol_processor
+from recipes.smol.checkpoint import SETTINGS, WEIGHTS, llava_config, smol_processor
 
 # As in SmolLM2's tokenizer_config.json.
 TEMPLATE = (

@@ -15,6 +15,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene import sample_scene
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import (
     SCHEMA_VERSION,
@@ -30,8 +32,6 @@ from specllava.core.trace import (
 from specllava.core.tree import DraftTree, Pruned
 from specllava.decoding import clip
 from specllava.models.media.media import Pictures, open_media
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import sample_scene
 from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 

@@ -22,13 +22,13 @@ QUESTION, SETTINGS = "Describe this image in detail.", {"max_new_tokens": 24}
 
 def race(state: Any, question: str = QUESTION, settings: dict[str, Any] = SETTINGS) -> Iterator[tuple[Any, str]]:
     """The updates of a race that a visitor requests: frames, and words."""
-    from visual.page.pictures import Picture
+    from support.scenes import scene
     from visual.page.race import race_kind
     from visual.page.run_requests import RunRequest
     from visual.page.runs import run_updates
 
     key = ("me", "race")
-    state.requests.request(key, RunRequest(Picture(seed=3), question, settings))
+    state.requests.request(key, RunRequest(scene(3), question, settings))
     for value, notice in run_updates(state.requests, race_kind(state), key):
         yield value, json.loads(notice)["text"] if notice else ""
 
@@ -81,8 +81,8 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
     from specllava.cli.options import PairOptions
     from specllava.cli.page_options import PageOptions
     from specllava.pair import Pair
+    from support.scenes import scene
     from visual.page.app_state import AppState
-    from visual.page.pictures import Picture
     from visual.page.zero_gpu import Grant, ZeroGPUPair
 
     race_of = Pair.race
@@ -104,7 +104,7 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
     serve(state)
     asked = len(api.asked)
     seen: dict[str, Any] = {"preset": [read.target, read.draft], "launch": api.asked[:], "own pid": os.getpid()}
-    image = Picture(seed=3).open()
+    image = scene(3).open()
     here = pair.compare(image, QUESTION, DecodingConfig(**SETTINGS))
     seen["here"] = [token for step in here["speculative"].steps for token in step.emitted]
     seen["first"], seen["first asked"] = ended(race(state)), api.asked[asked:]

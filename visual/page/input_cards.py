@@ -11,7 +11,7 @@ from typing import Any, Final
 import gradio as gr
 
 from specllava.core.limits import Limits
-from specllava.toyworld.scene import Split
+from specllava.core.scenes import Split
 from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import DraftChoices

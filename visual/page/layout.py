@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import gradio as gr
 
+from specllava.core.scenes import SPLITS, scene_images
 from specllava.core.trace import RunInfo
-from specllava.toyworld.dialogue import SUGGESTIONS
 from visual.page import widgets
 from visual.page.api import connect_api
 from visual.page.app_state import AppState
@@ -45,6 +45,7 @@ SUGGESTED: Final = {  # by family of pairs, and by what the button says
         "Count": "How many objects are there?",
     },
 }
+FIRST_QUESTION: Final = "Describe this image in detail."  # where no recorded race opens the page
 SECONDS_BETWEEN_POLLS = 1.0  # of whether the models are loaded
 # Gradio gives a button's picture a name of its own beside the button's.
 NAMED_ONCE = "() => document.querySelectorAll('.example img').forEach((image) => { image.alt = ''; })"
@@ -69,6 +70,7 @@ def build_page(state: AppState) -> gr.Blocks:
     # Served from where they lie: copies in Gradio's cache are deleted after an hour.
     gr.set_static_paths([*static_paths(), *(race.image for race in races if race.image)])
     state.uploads.share(turn.image for race in races for turn in race.turns if turn.image)
+    state.uploads.share(image for split in SPLITS for image in scene_images(split))
     first = state.first
     with PageBlocks(title=markup.TITLE, fill_width=True, delete_cache=(600, 900)) as page:
         with gr.Row(elem_id="masthead"):
@@ -79,7 +81,7 @@ def build_page(state: AppState) -> gr.Blocks:
         with gr.Row(elem_id="columns"):
             with gr.Column(elem_id="ask", min_width=270):
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
-                pictured, _, asked, frames = race_values(state, first) if first else (None, None, SUGGESTIONS[0], [])
+                pictured, _, asked, frames = race_values(state, first) if first else (None, None, FIRST_QUESTION, [])
                 picture = picture_card(pictured, state.recorded, state.pair, state.limits, state.uploads)
                 suggestions = SUGGESTED.get(family_of(state.pair), {})
                 follow = FOLLOW if state.dialogues else None

@@ -11,9 +11,8 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from specllava.core.scenes import Split, scene_images
 from specllava.models.media.images import EncodedImage, open_image
-from specllava.toyworld.draw import draw_scene
-from specllava.toyworld.scene import Split, sample_scene
 from visual.page.notices import info
 from visual.player.encoding import LONGEST_SIDE, data_address
 
@@ -22,7 +21,6 @@ SEEN: Final = {  # by family of a pair that has seen nothing but the toy world
     "smol": "The pair smol has seen cartoon scenes only.",
 }
 STRANGE = "This scene has a thing in a colour in which training never showed it."
-SCENE_PIXELS = 384  # of a scene on the page
 PICTURE_PIXELS = 1344  # on the longer side: no family of models looks at more
 UNKNOWN = "this picture is no longer kept: choose another one"
 GAP: Final = 8
@@ -39,7 +37,7 @@ def family_of(pair: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture of the page: a file that stays, an upload, decoded or not, or a scene that is drawn when it is needed.
+    """A picture of the page: a file that stays, or an upload, decoded or not.
 
     Two are equal only if they are the same object.
     """
@@ -47,8 +45,6 @@ class Picture:
     file: str | None = None
     upload: Image.Image | None = None
     encoded: EncodedImage | None = None
-    seed: int = 0
-    split: Split = "train"
 
     @property
     def uploaded(self) -> bool:
@@ -63,22 +59,22 @@ class Picture:
         return len(self.encoded.data) if self.encoded else 0
 
     def open(self) -> Image.Image:
-        """Return the picture as the models get it; scenes at the size of their training."""
-        return self._image() or draw_scene(sample_scene(self.seed, self.split))
+        """Return the picture as the models get it."""
+        if self.upload is not None:
+            return self.upload
+        if self.encoded:
+            return open_image(self.encoded, PICTURE_PIXELS)
+        assert self.file is not None, "a picture is one of the three"
+        return open_image(self.file)
 
     def preview(self) -> Image.Image:
-        """Return the picture as the visitor sees it; scenes with sides of ``SCENE_PIXELS``."""
-        return self._image() or draw_scene(sample_scene(self.seed, self.split), SCENE_PIXELS)
+        """Return the picture as the visitor sees it."""
+        return self.open()
 
     @property
     def address(self) -> str:
         """The picture as the visitor sees it, as the ``data:`` address that a race about it holds too."""
         return data_address(self.preview())
-
-    def _image(self) -> Image.Image | None:
-        if self.encoded:
-            return open_image(self.encoded, PICTURE_PIXELS)
-        return open_image(self.file) if self.file else self.upload
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +150,8 @@ def image_bytes(image: Image.Image) -> int:
 
 
 def new_scene(split: Split) -> tuple[Picture, str, str]:
-    """Draw a random scene. Returns state, image and notice; ``held-out`` ones hold a mix that training never had."""
-    picture = Picture(seed=random.randrange(10**9), split=split)
+    """Choose a random scene. Returns state, image and notice; ``held-out`` ones hold a mix that training never had."""
+    picture = Picture(file=str(random.choice(scene_images(split))))
     return picture, picture.address, info(STRANGE) if split == "held-out" else ""
 
 

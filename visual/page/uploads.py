@@ -1,7 +1,7 @@
 """Pictures that visitors upload, read within the page's limits and kept by reference.
 
-A page holds a short string in the browser. It names a file of the page's own by its contents, a scene by its number,
-and an upload by a random token. So a session that the server forgot loses no choice. An upload that was dropped is
+A page holds a short string in the browser. It names a file of the page's own by its contents, and an upload
+by a random token. So a session that the server forgot loses no choice. An upload that was dropped is
 refused: nothing else is ever taken in its stead.
 """
 
@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import gradio as gr
 
 from specllava.core.limits import Limits
 from specllava.models.media.images import is_animated, open_image
-from specllava.toyworld.scene import Split
 from visual.page.notices import error, info
 from visual.page.pictures import (
     PICTURE_PIXELS,
@@ -40,7 +39,6 @@ QUESTION_PIXELS: Final = 2 * PICTURE_PIXELS**2  # of everything that one questio
 MOST_UPLOAD_BYTES: Final = 2**30
 SECONDS_AFTER_LEAVING: Final = 300.0  # that an upload is kept without being used: a page may be loaded anew
 ENTRY_BYTES: Final = 4096  # of an upload, besides its pixels: tiny ones are bounded too
-MAX_SEED: Final = 2**31
 LOST: Final = {  # by the kind of upload that a reference begins with
     "picture": "your picture is no longer kept: upload it again",
     "pictures": "your pictures are no longer kept: upload them again",
@@ -155,8 +153,6 @@ class UploadStore:
         if isinstance(picture, NoPicture):
             return NONE
         if isinstance(picture, Picture):
-            if not picture.nbytes and picture.file is None:
-                return f"scene:{picture.split}:{picture.seed}"
             shared = (reference for reference, one in self._files.items() if one.file == picture.file)
             if picture.file is not None and (found := next(shared, None)):
                 return found
@@ -177,9 +173,7 @@ class UploadStore:
             return NoPicture()
         if not isinstance(reference, str):
             return LostPicture(UNKNOWN)
-        kind, _, name = reference.partition(":")
-        if kind == "scene":
-            return _scene(name)
+        kind = reference.partition(":")[0]
         found = self._files.get(reference) or self._get(reference)
         return found if isinstance(found, (Picture, MediaList)) else LostPicture(LOST.get(kind, UNKNOWN))
 
@@ -226,9 +220,3 @@ class UploadStore:
             del self._uploads[reference]
 
 
-def _scene(name: str) -> PictureSource:
-    split, _, seed = name.rpartition(":")
-    for one in get_args(Split):
-        if split == one and seed.isascii() and seed.isdecimal() and len(seed) < 11 and int(seed) < MAX_SEED:
-            return Picture(seed=int(seed), split=one)
-    return LostPicture(UNKNOWN)

@@ -23,7 +23,7 @@ LICENCES: Final = {
 }
 NO_FIGURES: Final = "no figures are known"
 FETCH_SMOL: Final = (
-    "the language model of the pair smol is not on this machine: python -m specllava fetch smol"
+    "the language model of the pair smol is not on this machine: in a clone, python -m recipes.smol fetch"
     " (93 MB download, 270 MB on disk)"
 )
 Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
@@ -107,7 +107,7 @@ def presets() -> dict[str, Preset]:
         "smol": Preset(
             smol,
             ASSETS / "smol" / "draft",
-            licence="language model: Apache-2.0, by specllava fetch smol",
+            licence="language model: Apache-2.0, by recipes.smol fetch",
             fetched=FETCH_SMOL,
         ),
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),

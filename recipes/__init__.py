@@ -1,0 +1,1 @@
+"""How the pairs that ship with the project were made: run from a clone, and no part of the package."""

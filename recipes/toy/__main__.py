@@ -1,0 +1,170 @@
+"""The world of the toy pair: ``python -m recipes.toy COMMAND``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from recipes.toy.scene import Split
+from specllava.cli.main import main as run_command
+from specllava.cli.options import DecodingOptions, PairOptions, announce_loading, check_outputs, load_pair, write_json
+from specllava.core.config import DecodingConfig
+
+
+@dataclass(frozen=True)
+class Train:
+    """Make the toy pair from nothing; may be killed and repeated."""
+
+    output: Path
+    """Directory of the run: target, draft and draft-before appear in it."""
+
+    tiny: bool = False
+    """The same stages at a size that takes seconds; the models learn nothing."""
+
+    def run(self, console: Console) -> None:
+        announce_loading("the toy world's recipe")
+        from recipes.toy.recipe import ToyRecipe
+        from recipes.toy.train import train
+
+        self.output.mkdir(parents=True, exist_ok=True)
+        if self.tiny:
+            train(self.output, ToyRecipe.tiny(), compiled=False)  # compiling would take the longest
+        else:
+            train(self.output)
+        console.print(f"done: {self.output}")
+
+
+@dataclass(frozen=True)
+class Render:
+    """Draw one scene and print what is in it."""
+
+    output: Path
+    """PNG file to write."""
+
+    seed: int = 0
+    """Number of the scene."""
+
+    split: Split = "train"
+    """Known combinations only, or one that training never named."""
+
+    size: int = 512
+    """Width and height in pixels."""
+
+    def run(self, console: Console) -> None:
+        from recipes.toy.draw import draw_scene
+        from recipes.toy.scene import sample_scene
+
+        if not 16 <= self.size <= 4096:
+            raise ValueError(f"--size is {self.size}: 16 to 4096 pixels can be drawn")
+        check_outputs(output=self.output)
+        scene = sample_scene(self.seed, self.split)
+        draw_scene(scene, self.size).save(self.output, format="PNG")
+        console.print_json(data={"split": self.split, **scene.ground_truth()})
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Let the target describe scenes that it never saw, and count what it got right."""
+
+    scenes: int = 500
+    """Scenes of each split."""
+
+    json: Path | None = None
+    """Write the rates to this file."""
+
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
+
+    def run(self, console: Console) -> None:
+        if self.scenes < 1:
+            raise ValueError(f"--scenes is {self.scenes}: at least 1 is needed")
+        check_outputs(json=self.json)
+        pair = load_pair(self.pair)
+        from recipes.toy.evaluate import evaluate
+
+        results = [evaluate(pair, split, self.scenes, self.decoding) for split in ("held-out", "train")]
+        table = Table("measure", *(f"{result['split']} scenes" for result in results))
+        for name in results[0]:
+            if isinstance(results[0][name], float):
+                table.add_row(name, *(f"{result[name]:.3f}" if name in result else "" for result in results))
+        console.print(table)
+        write_json(self.json, {"results": results})
+
+
+@dataclass(frozen=True)
+class Record:
+    """Record the races that the page shows before any model is loaded: the toy's, or those of --preset smol."""
+
+    output: Path
+    """Directory for pictures and traces."""
+
+    lessons: bool = False
+    """The guided examples instead, with the words that go with them."""
+
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
+
+    def run(self, console: Console) -> None:
+        pair = load_pair(self.pair)
+        from recipes.toy.examples import record
+        from recipes.toy.lessons import record_lessons
+
+        made = record_lessons if self.lessons else record
+        for path in made(pair, self.output, self.decoding):
+            console.print(str(path))
+
+
+@dataclass(frozen=True)
+class ExportData:
+    """Write scenes and talk about them as a data file in LLaVA's instruction format: what distill reads."""
+
+    output: Path
+    """Directory for data.json and images/."""
+
+    count: int = 1000
+    """How many conversations, one scene each."""
+
+    def run(self, console: Console) -> None:
+        from recipes.toy.export import export
+
+        if self.count < 1:
+            raise ValueError(f"--count is {self.count}: at least 1 is needed")
+        console.print(str(export(self.output, self.count)), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Write the scenes that ship: pictures, and scenes.jsonl with questions and true answers."""
+
+    output: Path
+    """Directory for the pictures and scenes.jsonl."""
+
+    def run(self, console: Console) -> None:
+        from recipes.toy.shipped_scenes import write_scenes
+
+        console.print(str(write_scenes(self.output)), soft_wrap=True)
+
+
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Render, tyro.conf.subcommand("render")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Record, tyro.conf.subcommand("record")]
+    | Annotated[ExportData, tyro.conf.subcommand("export")]
+    | Annotated[Scenes, tyro.conf.subcommand("scenes")]
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command, as :func:`specllava.cli.main.main`."""
+    return run_command(arguments, Command, "python -m recipes.toy", __doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

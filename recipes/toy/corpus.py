@@ -1,0 +1,145 @@
+"""Scenes and conversations about them as token batches.
+
+Sample number ``i`` of a corpus is a pure function of ``i``; batches group samples of similar length so
+that little is padded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipes.toy.dialogue import converse
+from recipes.toy.draw import draw_scene
+from recipes.toy.hints import first_tokens
+from recipes.toy.language import QuestionAnswer, describe, polish, where
+from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
+from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
+from recipes.toy.scene import COLOURS, KINDS, Scene, Split, sample_scene
+from specllava.distill.batches import lru_get, pad_texts
+from specllava.distill.losses import IGNORE
+
+GROUP = 16  # batches sorted by length together
+LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
+
+
+def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[QuestionAnswer, ...]]:
+    """Return scene and conversation number ``index``."""
+    scene = sample_scene(index, split)
+    return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
+
+
+def list_objects(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """List the objects and their positions, in the words of descriptions, and in their order or a random one.
+
+    For aligning a fresh language model with the vision tower: in free conversation few words need the picture. In a
+    random order, only the position determines which object is next, so the model learns which object is at a named
+    position. In order, the picture determines which position is next, so the model learns to name no position twice
+    and none that is empty.
+    """
+    ordered = rng.random() < 0.5
+    question = "Name every place and what is there" + (", from left to right." if ordered else ".")
+    things = scene.things if ordered else rng.sample(scene.things, len(scene.things))
+    listed = [
+        f"{where(thing, rng)}: a {rng.choice(SIZE_WORDS[thing.size])} {thing.colour} {thing.kind}" for thing in things
+    ]
+    return (QuestionAnswer(question, polish("; ".join(listed))),)
+
+
+def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """Return one description."""
+    return (describe(scene, rng),)
+
+
+LOOKING = (list_objects, list_objects, list_objects, list_objects)
+TALKING = (list_objects, converse, description, description)
+
+
+def content_ids(tokenizer: Any) -> list[int]:
+    """Return the tokens that begin a word determined by the picture: objects, positions, counts, and the scene."""
+    spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
+    scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
+    words = (*KINDS, *COLOURS, *spots, *scene)
+    return sorted(set(first_tokens(tokenizer, words).values()))
+
+
+def messages(turns: tuple[QuestionAnswer, ...]) -> list[dict[str, Any]]:
+    """Return a conversation as chat messages; the image belongs to the first question."""
+    chat: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns):
+        image = [{"type": "image"}] if number == 0 else []
+        chat.append({"role": "user", "content": [*image, {"type": "text", "text": turn.question}]})
+        chat.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
+    return chat
+
+
+def corpus_text(count: int) -> Iterator[str]:
+    """Yield the tokenizer's training text: questions and answers of the first ``count`` conversations."""
+    for index in range(count):
+        for turn in conversation(index)[1]:
+            yield f"USER: {turn.question} ASSISTANT: {turn.answer}"
+
+
+class ChatBatches:
+    """Batches by number: ``pixel_values [b, 3, h, w]`` of pictures of ``image_sizes [b, 2]``, ``input_ids`` and
+    ``labels [b, length]``.
+
+    Only answers (and the token that ends them) carry a label. Padding is on the right, where causal attention
+    does not reach, so that no mask is needed.
+
+    Args:
+        first: number that is added to each batch's.
+    """
+
+    def __init__(self, processor: Any, batch: int, image_tokens: int, first: int = 0) -> None:
+        self.processor, self.batch, self.image_tokens, self.first = processor, batch, image_tokens, first
+        self._groups: dict[int, list[list[tuple[Scene, list[int], list[int]]]]] = {}
+
+    def __call__(self, number: int) -> dict[str, Tensor]:
+        group, member = divmod(self.first + number, GROUP)
+        samples = lru_get(self._groups, group, self._make_group)[member]
+        pad = self.processor.tokenizer.pad_token_id
+        images = self.processor.image_processor
+        pixels = draw_pixels(images, [scene for scene, _, _ in samples])
+        sizes = torch.full((len(samples), 2), images.crop_size["height"])
+        texts = pad_texts([(ids, labels) for _, ids, labels in samples], pad, LENGTH_STEP)
+        return {"pixel_values": pixels, "image_sizes": sizes, **texts}
+
+    def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
+        size = GROUP * self.batch
+        first = group * size
+        samples = sorted((self.sample(index) for index in range(first, first + size)), key=lambda s: len(s[1]))
+        rows = [samples[start : start + self.batch] for start in range(0, size, self.batch)]
+        random.Random(group).shuffle(rows)
+        return rows
+
+    def sample(self, index: int) -> tuple[Scene, list[int], list[int]]:
+        """Return scene, token ids and labels of one conversation."""
+        scene, turns = conversation(index)
+        return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
+
+
+def draw_pixels(images: Any, scenes: Sequence[Scene]) -> Tensor:
+    """Draw scenes as an image processor gives them to a model, ``[scenes, 3, height, width]``."""
+    size = images.crop_size["height"]
+    pixels: Tensor = images([draw_scene(scene, size) for scene in scenes], return_tensors="pt")["pixel_values"]
+    return pixels
+
+
+def encode_chat(
+    tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int, pictures: int = 1
+) -> tuple[list[int], list[int]]:
+    """Encode a conversation about pictures as ids and labels; the ids equal those of the chat template (a test)."""
+    ids = [tokenizer.bos_token_id]
+    labels = [IGNORE]
+    for number, turn in enumerate(turns):
+        image = ("<image>" * image_tokens + "\n") * pictures if number == 0 else ""
+        question = tokenizer.encode(f"USER: {image}{turn.question} ASSISTANT:", add_special_tokens=False)
+        answer = [*tokenizer.encode(f" {turn.answer}", add_special_tokens=False), tokenizer.eos_token_id]
+        ids += question + answer
+        labels += [IGNORE] * len(question) + answer
+    return ids, labels

@@ -1,0 +1,117 @@
+"""Auxiliary labels of a target's first training: the content of each picture slot, and the cell that words refer to.
+
+The text alone depends on the picture too seldom to train this quickly. Both hints are labels in the model's own
+vocabulary, so they cost no tokens, and the finished model has no additional part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recipes.toy.draw import shown_at
+from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
+from recipes.toy.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Column, Row, Scene, Thing
+from specllava.distill.losses import IGNORE
+
+NAMES = 5  # maximum words of one slot
+
+
+def first_tokens(tokenizer: Any, words: Iterable[str]) -> dict[str, int]:
+    """Return the token that each word begins with inside a sentence."""
+    return {word: tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words}
+
+
+class Hints:
+    """Hints about a scene as token ids."""
+
+    def __init__(self, tokenizer: Any, patches: int) -> None:
+        self.side = math.isqrt(patches)
+        columns: dict[str, Column] = {word: column for column, words in COLUMN_WORDS.items() for word in words}
+        rows: dict[str, Row] = {word: row for row, words in ROW_WORDS.items() for word in words}
+        self.tokens = first_tokens(tokenizer, (*KINDS, *COLOURS, *columns, *rows, *PLACES, *WEATHERS, *TIMES, *NUMBERS))
+        self.columns = {self.tokens[word]: column for word, column in columns.items()}
+        self.rows = {self.tokens[word]: row for word, row in rows.items()}
+        self.looks = {self.tokens[word] for word in (*KINDS, *COLOURS)}
+        self.sizes = set(first_tokens(tokenizer, SIZES).values())
+        self.definite = {tokenizer.encode(word, add_special_tokens=False)[0] for word in (" the", " The", "The")}
+        digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
+        self.digits = dict(zip(CELLS, digits, strict=True))
+
+    def name_patches(self, scene: Scene) -> Tensor:
+        """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
+
+        An object's kind, colour, cell, column and row; without an object the scene's place, weather, time and number.
+        """
+        whole = (scene.place, scene.weather, scene.time, NUMBERS[len(scene.things)])
+        scenery = [*(self.tokens[word] for word in whole), IGNORE]
+        named = []
+        for thing in shown_at(scene, self.side):
+            if thing is None:
+                named.append(scenery)
+                continue
+            kind, colour, column, row = (
+                self.tokens[word] for word in (thing.kind, thing.colour, thing.column, thing.row)
+            )
+            named.append([kind, colour, self.digits[thing.column, thing.row], column, row])
+        return torch.tensor(named)
+
+    def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
+        """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
+
+        That is the object whose position was named last; or, after "the", the only one that the name fits.
+
+        Args:
+            labels: of one conversation; the entry at ``i`` is the token at ``i``, as in training.
+
+        Returns:
+            For the position *before* each such token the digit of the cell, the same length as ``labels``.
+        """
+        by_cell = {(thing.column, thing.row): thing for thing in scene.things}
+        found = [IGNORE] * len(labels)
+        column: Column | None = None
+        row: Row | None = None
+        name: list[int] | None = None  # positions of the appearance in a definite name that has begun
+        for index, token in enumerate(labels):
+            column = self.columns.get(token, column)
+            row = self.rows.get(token, row)
+            if token in self.definite:
+                name = []
+            elif token not in self.looks and token not in self.sizes:
+                name = None
+            if token not in self.looks or index == 0:
+                continue
+            if name is not None:
+                name.append(index)
+                words = {labels[each] for each in name}
+                cells = [cell for cell, thing in by_cell.items() if words <= self.words(thing)]
+            else:
+                there = by_cell.get((column, row)) if column and row else None
+                cells = [(there.column, there.row)] if there and token in self.words(there) else []
+            for each in name or [index]:
+                found[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
+        return found
+
+    def words(self, thing: Thing) -> set[int]:
+        """Return the tokens of an object's appearance."""
+        return {self.tokens[thing.colour], self.tokens[thing.kind]}
+
+
+def naming_loss(logits: Tensor, labels: Tensor, scenery: float) -> Tensor:
+    """Return the mean cross-entropy of the words that are labels of slots, in nats per slot and word.
+
+    Args:
+        logits: at the slots, ``[slots, vocab]``.
+        labels: ``[slots, NAMES]`` token ids or ``IGNORE``.
+        scenery: weight of a slot without an object; one with an object has weight 1.
+    """
+    wanted = labels != IGNORE
+    chances = F.log_softmax(logits.float(), -1).gather(-1, labels.clamp(min=0))  # [slots, NAMES]
+    each = (chances * wanted).sum(-1) / wanted.sum(-1)
+    weight = torch.where(wanted.all(-1), 1.0, scenery)
+    return -(each * weight).sum() / weight.sum()

@@ -1,0 +1,105 @@
+"""Training of the vision tower: a linear head for every attribute classifies the content of each patch.
+
+The stage reads no text. Pictures of the held-out combinations are among its examples, with colour and kind
+as separate labels. Only their combination in text is held out, as a real tower's training pictures are more
+than its language model's text covers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import CLIPVisionModel
+from transformers.image_processing_utils import BaseImageProcessor
+
+from recipes.toy.corpus import draw_pixels
+from recipes.toy.draw import shown_at
+from recipes.toy.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Scene, sample_any_scene
+
+ABSENT = -100  # label of an attribute that a patch does not have: no loss
+OBJECT_CLASSES = {"kind": len(KINDS), "colour": len(COLOURS), "size": len(SIZES), "cell": len(CELLS)}
+SCENE_CLASSES = {"place": len(PLACES), "weather": len(WEATHERS), "time": len(TIMES), "count": len(CELLS)}
+
+
+class ToyVisionTower(nn.Module):
+    """A vision tower with a linear head for each attribute, on every patch, because LLaVA reads patches one by one."""
+
+    def __init__(self, tower: CLIPVisionModel) -> None:
+        super().__init__()
+        hidden = tower.config.hidden_size
+        self.tower = tower
+        self.norm = nn.LayerNorm(hidden)
+        classes = OBJECT_CLASSES | SCENE_CLASSES
+        self.heads = nn.ModuleDict({name: nn.Linear(hidden, count) for name, count in classes.items()})
+
+    def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """Return logits by attribute, ``[batch, patches, classes]``."""
+        outputs = self.tower(pixel_values, output_hidden_states=True)
+        patches = self.norm(outputs.hidden_states[-1][:, 1:])  # [batch, patches, hidden]: LLaVA's input
+        return {name: head(patches) for name, head in self.heads.items()}
+
+
+def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
+    """Return class indices by attribute, ``[patches]``: of the object where there is one, of the scene elsewhere."""
+    labels = {name: torch.full((patches,), ABSENT) for name in OBJECT_CLASSES | SCENE_CLASSES}
+    whole = {
+        "place": PLACES.index(scene.place),
+        "weather": WEATHERS.index(scene.weather),
+        "time": TIMES.index(scene.time),
+        "count": len(scene.things) - 1,
+    }
+    for patch, thing in enumerate(shown_at(scene, math.isqrt(patches))):
+        classes = whole if thing is None else {
+            "kind": KINDS.index(thing.kind),
+            "colour": COLOURS.index(thing.colour),
+            "size": SIZES.index(thing.size),
+            "cell": CELLS.index((thing.column, thing.row)),
+        }  # fmt: skip
+        for name, value in classes.items():
+            labels[name][patch] = value
+    return labels
+
+
+class SceneBatches:
+    """Batches by number: ``pixel_values [b, 3, h, w]`` and labels by attribute, ``[b, patches]``."""
+
+    def __init__(self, images: BaseImageProcessor, batch: int, patches: int, first_sample: int = 0) -> None:
+        self.images, self.batch, self.patches, self.first_sample = images, batch, patches, first_sample
+
+    def __call__(self, number: int) -> dict[str, Tensor]:
+        first = self.first_sample + number * self.batch
+        scenes = [sample_any_scene(index) for index in range(first, first + self.batch)]
+        labels = [patch_labels(scene, self.patches) for scene in scenes]
+        pixels = draw_pixels(self.images, scenes)
+        return {"pixel_values": pixels} | {name: torch.stack([row[name] for row in labels]) for name in labels[0]}
+
+
+def tower_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return summed cross-entropies, and the accuracy of the most important attribute: the kind where an object is."""
+    logits = model(batch["pixel_values"])
+    losses = [
+        F.cross_entropy(rows.float().flatten(0, -2), batch[name].flatten(), ignore_index=ABSENT, reduction="sum")
+        / (batch[name] != ABSENT).sum().clamp(min=1)
+        for name, rows in logits.items()
+    ]
+    occupied = batch["kind"] != ABSENT
+    right = logits["kind"].argmax(-1) == batch["kind"]
+    return {"loss": torch.stack(losses).sum(), "kind": right[occupied].float().mean()}
+
+
+@torch.inference_mode()
+def tower_accuracy(model: ToyVisionTower, batches: SceneBatches, count: int) -> dict[str, float]:
+    """Return accuracy by attribute over the patches of ``count`` batches that have it."""
+    right = dict.fromkeys(OBJECT_CLASSES | SCENE_CLASSES, 0)
+    total = dict.fromkeys(right, 0)
+    for number in range(count):
+        batch = batches(number)
+        logits = model(batch["pixel_values"].to(model.norm.weight.device))
+        for name in right:
+            shown = batch[name] != ABSENT
+            right[name] += int((logits[name].argmax(-1).cpu() == batch[name])[shown].sum())
+            total[name] += int(shown.sum())
+    return {name: right[name] / max(1, total[name]) for name in right}

@@ -1,0 +1,11 @@
+"""Scenes that ship, as pictures of the page."""
+
+from __future__ import annotations
+
+from specllava.core.scenes import Split, scene_images
+from visual.page.pictures import Picture
+
+
+def scene(number: int = 0, split: Split = "train") -> Picture:
+    """Return the picture of a scene that ships."""
+    return Picture(file=str(scene_images(split)[number]))
