@@ -148,7 +148,7 @@ def _merging(pair: Pair, config: DecodingConfig) -> list[Variant]:
                 add_compressor(draft, CompressorConfig.of({"kind": name, f"{name}_ratio": ratio}))
                 draft.eval()
             found.append(
-                Variant(name, str(ratio), replace(pair, draft=draft, costs=None), config, number * len(RATIOS))
+                Variant(name, str(ratio), replace(pair, draft=draft), config, number * len(RATIOS))
             )
     return found
 
@@ -174,7 +174,7 @@ def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
         draft = deepcopy(before.draft)
         for weight, goal in zip(draft.parameters(), pair.draft.parameters(), strict=True):
             weight.lerp_(goal, step)
-        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft, costs=None), config))
+        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft), config))
     return found
 
 

@@ -52,7 +52,7 @@ def fewest_passes(tokens: int, depth: int) -> int:
 def main(config: GuessingConfig) -> None:
     """Measure both drafts with every chain and with a tree, and draw."""
     pair = config.load_pair()
-    pairs = {f"the {pair.name} draft": pair, ITSELF: replace(pair, draft=own_draft(pair.target), costs=None)}
+    pairs = {f"the {pair.name} draft": pair, ITSELF: replace(pair, draft=own_draft(pair.target))}
     found = measure(pairs, config)
     heads = ("draft", "depth", "τ", "of the most possible", "acceptance", "KL, nats", "wasted",
              "a draft pass is free", f"costs {LEVEL:g}", "costs 1")  # fmt: skip

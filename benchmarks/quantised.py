@@ -80,7 +80,7 @@ def main(config: GuessingConfig) -> None:
     """Measure every scheme on the same prompts, and draw."""
     pair = config.load_pair()
     pairs = {
-        name: pair if scheme is None else replace(pair, target=quantised(pair.target, scheme), costs=None)
+        name: pair if scheme is None else replace(pair, target=quantised(pair.target, scheme))
         for name, scheme in SCHEMES.items()
     }
     found = measure(pairs, config)

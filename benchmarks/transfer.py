@@ -186,7 +186,7 @@ def targets(config: TransferConfig, pair: Pair) -> dict[str, Pair]:
     """Return the shipped draft with every target."""
     scheme = SCHEMES[QUANTISED]
     assert scheme is not None
-    quantised_pair = replace(pair, target=quantised(pair.target, scheme), costs=None)
+    quantised_pair = replace(pair, target=quantised(pair.target, scheme))
     trained = {WORDED: worded_target(config, pair), SEED: seeded_target(config, pair)}
     loaded = {
         name: Pair.load(target, presets()["toy"].draft, name=name, dtype="float32") for name, target in trained.items()

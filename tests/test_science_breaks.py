@@ -113,7 +113,7 @@ def test_marks_count_every_tested_guess_once_by_rank_and_once_by_depth(pair):
 def test_a_target_is_a_perfect_draft_of_itself(pair, monkeypatch):
     monkeypatch.setattr(perfect, "DEPTHS", (1, 4))
     prompt = asked(pair)
-    itself = replace(pair, draft=own_draft(pair.target), costs=None)
+    itself = replace(pair, draft=own_draft(pair.target))
     config = replace(SHORT, max_new_tokens=14)
     own = alone(pair, prompt, config)
     for name, shape in perfect.shapes(config).items():

@@ -8,13 +8,11 @@ from typing import Final
 
 from transformers import PreTrainedModel
 
-from specllava.core.growth.cost_model import CostModel, Costs
 from specllava.findings.replays import GUESSES
 from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
 LEVEL: Final = 0.1  # a pass of the draft
 GUESS: Final = 0.01  # one more guess in a target pass
-STATED: Final = Costs(verify=(1.0, 1.0 + GUESS), draft=(LEVEL,))
 WIDTHS: Final = (1, GUESSES + 1)  # tokens of timed passes
 Seconds = Mapping[int, Sequence[float]]  # of passes, by their number of tokens
 
@@ -27,12 +25,6 @@ class Price:
     guess: float
 
     @classmethod
-    def of(cls, costs: Costs) -> Price:
-        """Return the price of known costs."""
-        one = costs.verify_seconds(0)
-        return cls(costs.level_seconds(1) / one, (costs.verify_seconds(GUESSES) / one - 1) / GUESSES)
-
-    @classmethod
     def measured(cls, target: Seconds, draft: Seconds) -> Price:
         """Return the price by passes of both models, see :func:`time_passes`."""
         one = sum(target[1])
@@ -42,10 +34,3 @@ class Price:
 def time_passes(models: Sequence[PreTrainedModel], repeats: int) -> list[dict[int, list[float]]]:
     """Time passes of models in turn, by their number of tokens: one, and one with :data:`GUESSES` guesses."""
     return pass_seconds([engine_of(model, CONTEXT + max(WIDTHS)) for model in models], WIDTHS, repeats)
-
-
-class UncorrectedCosts(CostModel):
-    """The cost model of a machine that takes what the costs say: real clocks do not correct them."""
-
-    def observe(self, draft_seconds: float, target_seconds: float) -> None:
-        return
