@@ -78,7 +78,7 @@ def load_offered(name: str, running: PairOptions) -> Pair:
 
 def _memory_of(preset: Preset, machine: Machine) -> int:
     """Count the memory of a preset that is loaded: at least what it takes in the smallest precision there is here."""
-    kept = [preset_memory(preset, precision) for precision, *_ in machine.ways()]
+    kept = [preset_memory(preset, precision) for precision in machine.ways()]
     return min((int(one.total) for one in kept if one), default=0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
@@ -211,22 +211,21 @@ class Precision:
         itemsize: bytes of a weight.
         linear_itemsize: bytes of one in the linear layers of the target's decoder, where that is quantised.
         dtype: option of loading that asks for it.
-        schemes: options of loading that quantise the target so, by the kind of device that can run it.
-        library: what quantises, by the kind of device.
+        quantization: option of loading that quantises the target so, on a GPU.
     """
 
     name: str
     itemsize: int
     dtype: DTypeName
     linear_itemsize: float | None = None
-    schemes: tuple[tuple[Kind, QuantizationName, str], ...] = ()
+    quantization: QuantizationName = "none"
 
 
 PRECISIONS: Final = (
     Precision("float32", 4, "float32"),
     Precision("bfloat16", 2, "bfloat16"),
-    Precision("int8", 2, "bfloat16", 1.0, (("cpu", "torchao-int8", "torchao"), ("cuda", "int8", "bitsandbytes"))),
-    Precision("int4", 2, "bfloat16", 0.5, (("cuda", "int4", "bitsandbytes"),)),
+    Precision("int8", 2, "bfloat16", 1.0, "int8"),
+    Precision("int4", 2, "bfloat16", 0.5, "int4"),
 )
 
 
@@ -236,23 +235,18 @@ class Machine:
 
     Args:
         free: bytes of memory that are free there.
-        libraries: those that quantise and are installed.
+        quantises: bitsandbytes is installed.
     """
 
     kind: Kind
     free: int
-    libraries: tuple[str, ...] = ()
+    quantises: bool = False
 
-    def ways(self) -> Iterator[tuple[Precision, QuantizationName, str]]:
-        """Yield precisions that it can run, the one that is taken without being asked first, and their library."""
-        for precision in PRECISIONS:
-            if self.kind == "cuda" and precision.name == "float32":
-                continue
-            if not precision.schemes:
-                yield precision, "none", ""
-            for kind, scheme, library in precision.schemes:
-                if kind == self.kind:
-                    yield precision, scheme, library
+    def ways(self) -> list[Precision]:
+        """Return the precisions that it can run, the one that is taken without being asked first."""
+        if self.kind == "cuda":
+            return [one for one in PRECISIONS if one.name != "float32"]
+        return [one for one in PRECISIONS if one.quantization == "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +256,7 @@ class Fit:
     Args:
         precision: the best that does, "" if none.
         short: what is needed and what is free, where none does.
-        missing: the precision that would, and the library that is not installed for it.
+        missing: the precision that would, and bitsandbytes, which is not installed for it.
     """
 
     precision: str
@@ -288,7 +282,7 @@ def this_machine(device: str = "auto") -> Machine:
 
     kind: Kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     free = free_bytes(torch.device(kind if device in ("auto", "cpu") else device), spread=False)
-    return Machine(kind, free, tuple(one for one in ("bitsandbytes", "torchao") if find_spec(one)))
+    return Machine(kind, free, find_spec("bitsandbytes") is not None)
 
 
 def preset_memory(preset: Preset, precision: Precision, context: int = ENOUGH) -> Estimate | None:
@@ -311,13 +305,13 @@ def fit(preset: Preset, machine: Machine) -> Fit:
     if preset.shipped:
         return Fit("float32")
     short = ""
-    for precision, scheme, library in machine.ways():
+    for precision in machine.ways():
         needed = preset_memory(preset, precision)
         assert needed is not None
         if needed.total > machine.free:
             short = f"needs {needed.total / GB:.1f} GB in {precision.name}, {machine.free / GB:.1f} are free"
-        elif library and library not in machine.libraries:
-            return Fit("", short=short, missing=f"{precision.name}, with {library}")
+        elif precision.quantization != "none" and not machine.quantises:
+            return Fit("", short=short, missing=f"{precision.name}, with bitsandbytes")
         else:
-            return Fit(precision.name, precision.dtype, scheme)
+            return Fit(precision.name, precision.dtype, precision.quantization)
     return Fit("", short=short)
