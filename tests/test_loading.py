@@ -69,7 +69,7 @@ def test_presets_name_what_ships_and_what_is_published():
     ours = {"toy", "toy-before", "toy-eagle", "toy-eagle-compressed"}
     assert {name for name, preset in known.items() if preset.shipped and not preset.fetched} == ours
     assert known["llava-1.5-7b"].target == "llava-hf/llava-1.5-7b-hf"
-    assert known["llava-1.5-13b"].target == "llava-hf/llava-1.5-13b-hf"
+    assert known["qwen3-8b-eagle3"].target == "Qwen/Qwen3-8B"
 
 
 def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: Path, capsys):

@@ -140,8 +140,8 @@ def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
             named = told.removeprefix("take --preset ").split(", or ")[0].split(" or ")
             assert all(presets()[name].target == preset.target and presets()[name].draft for name in named)
     assert draft_hint("runs/mine", "idefics3", made) == made
-    smaller = "such as --draft Qwen/Qwen2.5-VL-3B-Instruct, or "
-    assert draft_hint("runs/mine", "qwen2_5_vl", made).endswith(smaller + made)
+    smaller = "such as --draft HuggingFaceTB/SmolVLM2-256M-Video-Instruct, or "
+    assert draft_hint("runs/mine", "smolvlm", made).endswith(smaller + made)
 
 
 def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:
