@@ -88,10 +88,8 @@ audit: .venv/.dev
 	$(BIN)/python -m pip install --no-compile --requirement requirements.txt
 	touch $@
 
-.venv/.dev: requirements-dev.txt requirements-quantised.txt requirements.txt | .venv/bin/python
+.venv/.dev: requirements-dev.txt requirements.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/quantised \
-		--requirement requirements-quantised.txt
 	touch $@ .venv/.demo
 
 clean:

@@ -281,9 +281,9 @@ def test_presets_are_listed(capsys):
 
 @pytest.mark.parametrize("option", ["--quantization", "--quantise"])
 def test_quantization_is_understood_in_its_old_spelling_too(option):
-    words = ["generate", "--image", "x", "--prompt", "y", option, "torchao-int8"]
+    words = ["generate", "--image", "x", "--prompt", "y", option, "int8"]
     command = cli._parse(words, cli.Command, "specllava", None)
-    assert command.pair.quantization == "torchao-int8"
+    assert command.pair.quantization == "int8"
 
 
 # ------------------------------------------------------------------------------------------- when something breaks

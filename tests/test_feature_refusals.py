@@ -313,5 +313,5 @@ def test_a_directory_that_is_neither_is_refused(
 )
 def test_what_export_does_not_write_is_refused_and_not_left_out(target: Path, tmp_path: Path, of: str, what: str):
     draft = feature_checkpoints.write_draft(tmp_path / "draft", LAYOUTS[of])
-    assert what in complaint(lambda: export_draft(draft, target, tmp_path / "out", "speculators"))
+    assert what in complaint(lambda: export_draft(draft, target, tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -69,7 +69,7 @@ class PairOptions:
     """Spread the target over all GPUs and the machine's memory, for one that does not fit on a GPU."""
 
     quantization: Annotated[QuantizationName, tyro.conf.arg(aliases=("--quantise",))] = "none"
-    """Store the target's weights in fewer bits: int8, int4 (bitsandbytes, GPU), or torchao-int8 (also on a CPU)."""
+    """Store the target's weights in fewer bits: int8 or int4 (bitsandbytes, on a GPU)."""
 
     passes: PassesName = "auto"
     """How passes run: eager: in the shapes that they come in; padded: in a few fixed shapes; graphs: these captured as
