@@ -9,14 +9,10 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from torch.backends.cuda import cudnn_sdp_enabled
-
-from benchmarks.gpu.attention import time_attention
 from benchmarks.gpu.checks import check_bits, check_memory, check_waits
 from benchmarks.gpu.generation import generate_steps
 from benchmarks.gpu.identity import compare_tokens
 from benchmarks.gpu.lanes import ALONE, DRAFT_ROWS
-from benchmarks.gpu.operations import operations_of
 from benchmarks.gpu.passes import Model, pass_medians
 from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu.watch import read_bandwidth
@@ -24,7 +20,7 @@ from benchmarks.shared.random_pair import feature_draft
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.padded_passes import EXACT_ROWS, ROWS
+from specllava.runtime.padded_passes import ROWS
 
 OWN: Final = "160M"  # the draft of the pair, by its size at 7b
 WAYS: Final[tuple[PassesName, ...]] = ("eager", "graphs")
@@ -88,7 +84,6 @@ def target(bench: Bench) -> dict[str, Any]:
         "passes": passes,
         "ways": ways,
         "steps": {way: asdict(steps_of(pair, ALONE, way, amount.steps)) for way in WAYS},
-        "operations": operations_of(pair, EXACT_ROWS),
     }
 
 
@@ -101,10 +96,6 @@ def _passes(
         running = pair.running(way)
         passes[way], ways[way] = pass_medians(running, {model: rows}, repeats)[model], _told(running)
     return passes, ways
-
-
-def attention(bench: Bench) -> dict[str, Any]:
-    return {"kernels": [asdict(one) for one in time_attention(bench.pair)], "cudnn": cudnn_sdp_enabled()}
 
 
 def drafting(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
@@ -170,7 +161,6 @@ GENERATION: Final = "transformers' generate"
 NEEDS: Final = MappingProxyType({GENERATION: 180.0})  # seconds that a part needs: compiling takes minutes
 PARTS: Final[Mapping[str, Part]] = MappingProxyType({
     "target": target,
-    "attention": attention,
     "eagle": partial(drafting, kind="eagle"),
     OWN: partial(drafting, kind=None),
     "eagle, known answer": partial(known, kind="eagle"),

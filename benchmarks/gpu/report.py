@@ -102,7 +102,6 @@ def written(report: Report) -> str:
             ("trees against target-only", "passes", "columns", "equal logits", "equal tokens", "margin"),
             _identity_rows(report),
         ),
-        (("attention of a layer", "kernel", "a new length, ms", "the same again, ms"), _attention_rows(report)),
         (("passes of", "passes", "ms by tokens"), _pass_rows(report)),
         (("part", "seconds", "error"), _part_rows(report)),
     )  # fmt: skip
@@ -125,9 +124,8 @@ def _title(report: Report) -> str:
 
 
 def _reference_told(report: Report) -> str:
-    alone, operations = reference(report), found(report, "target").get("operations")
-    told = "" if alone is None else f"Speed-ups are over the fastest lane of the target alone: {alone[0]}."
-    return told if operations is None else f"{told} A padded pass of the target takes {operations} operations."
+    alone = reference(report)
+    return "" if alone is None else f"Speed-ups are over the fastest lane of the target alone: {alone[0]}."
 
 
 def _goal_rows(report: Report) -> Iterator[list[str]]:
@@ -184,15 +182,6 @@ def _identity_rows(report: Report) -> Iterator[list[str]]:
         for place, one in compared["places"].items():
             equal = (f"{one[key]} of {one['tokens']}" for key in ("equal_bits", "equal_tokens"))
             yield [name, compared["way"], place, *equal, f"{one['margin']:.3f}"]
-
-
-def _attention_rows(report: Report) -> Iterator[list[str]]:
-    part = found(report, "attention")
-    for one in part.get("kernels", ()):
-        used = ", as passes run" if one["cudnn"] == part["cudnn"] else ""
-        asked = "a mask" if one["masked"] else "no mask", "cuDNN on" if one["cudnn"] else "cuDNN off"
-        times = (f"{1e3 * one[key]:.3f}" for key in ("new", "again"))
-        yield [", ".join((f"{one['rows']} rows", *asked)) + used, one["kernel"], *times]
 
 
 def _pass_rows(report: Report) -> Iterator[list[str]]:
