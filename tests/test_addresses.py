@@ -53,8 +53,8 @@ def test_an_address_follows_step_phase_view_and_presentation_and_opens_them_agai
     tab.page.wait_for_selector(".tree .main-svg")
     tab.wait(f"{INSIDE} === 'accept' && document.querySelector('#columns').classList.contains('present')")
     assert tab.step() == 3
-    tab.page.keyboard.press("Escape")
-    tab.page.click(".phase-leave")
+    tab.page.keyboard.press("Escape")  # leaves the phases, as the stage has the focus
+    tab.page.keyboard.press("Escape")  # leaves the presentation
     tab.page.click("[data-do=next]")
     has(tab, example="2-story", step="4", view="explain")
     assert tab.page.evaluate("history.length") == entries
