@@ -152,7 +152,8 @@ def _questions(
         questions = read_questions(options.data, options.images, first=options.first)
         return lambda: questions, len(questions)
     if options.scenes is not None:
-        if not 1 <= options.scenes <= (most := len(scene_images("held-out"))):
+        most = len(scene_images("held-out"))
+        if not 1 <= options.scenes <= most:
             raise ValueError(f"--scenes is {options.scenes}: 1 to {most} are possible")
         scenes = read_questions(SCENES, first=options.scenes)
         return lambda: scenes, options.scenes
