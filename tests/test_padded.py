@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import weakref
@@ -16,6 +17,7 @@ import pytest
 import torch
 from support import models
 from support.amount import ALL, sample
+from support.marked_device import MixedDevicesError, mark_model, marked_device
 from support.recorder import Recorder, host_reads
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,6 +32,7 @@ from specllava.decoding import race
 from specllava.lab import Lab
 from specllava.lane import lane_of
 from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
@@ -447,3 +450,41 @@ def test_on_a_gpu_cudnn_plans_no_attention(device: str, kept: bool):
         assert torch.backends.cuda.cudnn_sdp_enabled() == kept
     finally:
         torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+# ---------------------------------------------------------------------------------------------- host and device
+
+SHORT = DecodingConfig(max_new_tokens=24)
+ASKED = (
+    SHORT,
+    replace(SHORT, drafter="none"),
+    replace(SHORT, temperature=1.0, top_p=0.9, seed=3),
+    replace(SHORT, temperature=1.0, rule="fixed", children="drawn"),
+)
+
+
+@pytest.mark.parametrize("kind", ["draft VLM", "eagle", "eagle3"])
+@pytest.mark.parametrize("passes", ["eager", "padded"])
+def test_passes_mix_no_tensors_of_host_and_device(passes: PassesName, kind: str):
+    """On a device that is a mark, where mixing raises; the numbers are real, so the tokens are those of the CPU."""
+    pair = models.pair("mixed") if kind == "draft VLM" else features().pair(0, kind)
+    target, draft = copy.deepcopy(pair.target), copy.deepcopy(pair.draft)
+    if isinstance(draft, FeatureDraft):
+        draft.bind(target)
+    there = replace(pair, target=target, draft=draft).running(passes)
+    asked = [(config, pair.running(passes).generate(models.picture(0), "What?", config).token_ids) for config in ASKED]
+    with marked_device():
+        for model in (target, draft):
+            mark_model(model)
+        for config, expected in asked:
+            assert there.generate(models.picture(0), "What?", config).token_ids == expected
+
+
+def test_the_marked_device_refuses_what_a_device_refuses():
+    with marked_device() as device:
+        there, here = torch.ones(3, device=device), torch.ones(3)
+        assert (there + 1).device == (there * torch.tensor(2.0)).device == device and there.cpu().device == CPU
+        assert torch.equal(there.cpu(), here) and there[torch.tensor([0])].device == device
+        for mix in (lambda: there + here, lambda: torch.where(there > 0, there, here), lambda: there.numpy()):
+            with pytest.raises(MixedDevicesError):
+                mix()
