@@ -127,10 +127,6 @@ MUTANTS = (
            "ids = torch.tensor([list(tokens)], device=self.device)",
            "ids = torch.tensor([list(tokens)])",
            "test_padded.py::test_passes_mix_no_tensors_of_host_and_device"),
-    Mutant("G2", "specllava/verification/verifier.py",
-           "parents = torch.tensor(tree.parents[1:], device=logits.device, dtype=torch.long)",
-           "parents = torch.tensor(tree.parents[1:], dtype=torch.long)",
-           "test_padded.py::test_passes_mix_no_tensors_of_host_and_device"),
     # totals of traces
     Mutant("T1", "specllava/core/trace.py",
            "return self.vision_seconds + self.target_seconds + self.draft_seconds",

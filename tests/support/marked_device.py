@@ -24,10 +24,6 @@ INDEXED: Final = frozenset({"index", "index_put", "index_put_"})
 _storage, _to = Tensor.untyped_storage, Tensor.to
 
 
-class MixedDevicesError(AssertionError):
-    """Failure of a test: an operation took tensors of two devices."""
-
-
 def is_marked(tensor: Tensor) -> bool:
     """Return whether a tensor lies on the marked device."""
     return getattr(_storage(tensor), "marked", False)
@@ -54,7 +50,7 @@ class _Marks(TorchDispatchMode):
         marked = [tensor for tensor in given if is_marked(tensor)]
         host = [tensor for tensor in given if not is_marked(tensor) and tensor.dim()]
         if marked and host and name not in COPIES and not (name in INDEXED and is_marked(args[0])):
-            raise MixedDevicesError(f"aten::{name} mixes device and host tensors")
+            raise AssertionError(f"aten::{name} mixes device and host tensors")
         asked = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.device)]
         before = {id(_storage(tensor)) for tensor in given}
         out = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
@@ -93,7 +89,7 @@ def _made(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     if is_marked(tensor):
-        raise MixedDevicesError("a device tensor was converted to numpy")
+        raise AssertionError("a device tensor was converted to numpy")
     return _numpy(tensor, *args, **kwargs)
 
 
