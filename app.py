@@ -5,7 +5,6 @@ Run ``python app.py``: the page is up at once with a recorded race, while the mo
 
 from __future__ import annotations
 
-import gc
 import logging
 import multiprocessing
 import os
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
@@ -27,19 +26,16 @@ import tyro
 from pydantic import ValidationError
 
 from specllava.cli.options import PairOptions, load_pair
-from specllava.cli.page_options import PageOptions, is_for_one
-from specllava.cli.page_pairs import load_offered, offered_names, pairs_with_memory
+from specllava.cli.page_options import PageOptions
 from specllava.core.config import one_line
 from specllava.core.files import shipped
-from specllava.core.growth.cost_model import Costs, read_costs
 from specllava.models.loading.load_options import DTypeName
 from specllava.models.loading.presets import Preset, preset_named, presets
 from specllava.models.media.images import open_image
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Dialogues, TurnParts
-from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
-from visual.page.model_choice import AS_STARTED, OWN, Chosen, ModelChoices, OtherPairs, PairOffer
+from visual.page.model_choice import DraftChoices
 from visual.page.pictures import family_of
 from visual.page.run_requests import RunRequests
 from visual.page.serving import give_back_freed_memory, serve
@@ -54,16 +50,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
-FIRST_PAINT = shipped("assets") / "first_paint.html"
 TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page, and what it is
     "toy": ("draft VLM", "a small vision-language model of its own, distilled from the target"),
     "toy-eagle": ("EagleVLM", "one layer that reads the target's own states (SpecVLM)"),
     "toy-eagle-compressed": ("EagleVLM, compressed", "the same, and it reads fewer tokens of the picture"),
     "toy-before": ("before distillation", "the draft VLM as it was before it learnt from the target"),
-}
-PRECISIONS: Final[Mapping[DTypeName, str]] = {
-    "float64": "both models in float64, in which nothing ties",
-    "bfloat16": "both models in bfloat16, as on a GPU",
 }
 ZERO_GPU_DEVICE = "cuda"  # without a number: the one that is lent
 
@@ -106,8 +97,7 @@ def _start(options: PageOptions) -> None:
     launched = Event()
     try:
         state = make_state(options, launched)
-        paint = FirstPaint(state, FIRST_PAINT)
-        serve(build_page(state), options.host, options.port, paint, root_path=options.root_path, state=state)
+        serve(build_page(state), options.host, options.port, root_path=options.root_path, state=state)
     finally:
         launched.set()
 
@@ -123,7 +113,6 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
-    costs = None if options.costs is None else read_costs(options.costs)
     pair = options.running.preset if options.running.target is None else ""
     shared: dict[str, Any] = {
         "recorded": recorded, "pair": pair, "opened": race, "lessons": lessons, "code": options.code,
@@ -132,38 +121,34 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     if os.environ.get("SPACES_ZERO_GPU"):
         spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU
         if family_of(pair) != "toy":
-            loaded = _lent_pair(options.running, costs)
+            loaded = _lent_pair(options.running)
             return AppState(loaded.result, **shared)  # races alone: a dialogue's caches would go with the worker
         options = replace(options, running=replace(options.running, device="cpu"))
-    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, costs, launched)
+    loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, launched)
     drafts = _drafts(options)
     dialogues = Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns)
-    pairs = _pairs(options, dialogues)
     choices = _choices(options, drafts)
-    choices = replace(choices, pairs=pairs.offers) if pairs.names else choices
-    others = _others(options.running, choices, drafts, loading.result)
-    others |= {Chosen(pair=name): _models(partial(pairs.get, name)) for name in pairs.names}
+    others = {name: _models(_with_draft(loading.result, drafts[name])) for name in choices.drafts}
     return AppState(
         loading.result, **shared,
         lab=lambda: _lab(loading.result()), dialogues=dialogues, others=others, choices=choices,
     )  # fmt: skip
 
 
-def _load(running: PairOptions, costs: Costs | None, launched: Event | None) -> Pair:
+def _load(running: PairOptions, launched: Event | None) -> Pair:
     if launched is not None:
         launched.wait()
-    pair = load_pair(running)
-    return pair if costs is None else replace(pair, costs=costs)
+    return load_pair(running)
 
 
-def _lent_pair(running: PairOptions, costs: Costs | None) -> Future[ZeroGPUPair]:
+def _lent_pair(running: PairOptions) -> Future[ZeroGPUPair]:
     """Load a pair for the GPUs that ZeroGPU lends: in this thread, on the CPU, and only then to "the GPU"."""
     loaded = Future[ZeroGPUPair]()
     dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
     try:
         pair = load_pair(replace(running, device="cpu", dtype=dtype)).to(ZERO_GPU_DEVICE)
-        pair = replace(pair, costs=costs, passes="eager")  # a worker is often new, so it would capture and not replay
-        loaded.set_result(ZeroGPUPair(pair, spaces.GPU, costs_known=costs is not None))
+        pair = replace(pair, passes="eager")  # a worker is often new, so it would capture and not replay
+        loaded.set_result(ZeroGPUPair(pair, spaces.GPU))
     except Exception as error:  # noqa: BLE001 - the page starts without the models, and says so
         loaded.set_exception(error)
     return loaded
@@ -198,57 +183,14 @@ def _drafts(options: PageOptions) -> dict[str, Preset]:
     return drafts
 
 
-def _choices(options: PageOptions, drafts: Mapping[str, Preset]) -> ModelChoices:
-    """Return the choices of visitors: the drafts, and for the toy pair, which is small, other precisions."""
+def _choices(options: PageOptions, drafts: Mapping[str, Preset]) -> DraftChoices:
+    """Return the drafts that visitors choose among, and what each is."""
     known = dict(TOY_DRAFTS.values())
     about = {name: known.get(name, "a draft of the same target") for name in drafts}
     own, *_ = drafts
     about_own = known.get(own, "the draft that this page was started with")
-    running = options.running
-    small = own in known and running == replace(PairOptions(), preset=running.preset, device=running.device)
-    precisions = {str(dtype): about_it for dtype, about_it in PRECISIONS.items()} if small else {}
     del about[own]
-    return ModelChoices(own, about_own, about, precisions, tree=running.tree)
-
-
-def _others(
-    running: PairOptions, choices: ModelChoices, drafts: Mapping[str, Preset], own: Callable[[], Any]
-) -> dict[Chosen, Models]:
-    """Return the pairs beside the page's own, each made at its first use; all of one precision share one target."""
-    made: dict[Chosen, Models] = {}
-    bases = {AS_STARTED: own}
-    if choices.precisions:
-        bases |= {dtype: _load_once(replace(running, dtype=dtype)) for dtype in PRECISIONS}
-    for precision, base in bases.items():
-        for draft in (OWN, *choices.drafts):
-            pair = base if draft == OWN else _with_draft(base, drafts[draft])
-            made[Chosen(draft, precision)] = _models(pair)
-    del made[Chosen()]
-    return made
-
-
-def _pairs(options: PageOptions, dialogues: Dialogues) -> OtherPairs:
-    """Return the pairs that visitors may choose; the page's only visitor has one of them at a time."""
-
-    def drop(name: str) -> None:
-        dialogues.put_down(name)
-        gc.collect()  # a pair is part of cycles, and the next wants its memory
-
-    def weigh(held: Sequence[str]) -> list[PairOffer]:
-        found, known = pairs_with_memory(names, options.running, held), presets()
-        return [PairOffer(one.name, one.about, one.why, _tree(known[one.name])) for one in found]
-
-    names = offered_names(options)
-    load = partial(load_offered, running=options.running)
-    return OtherPairs(names, load, weigh, drop if is_for_one(options) else None)
-
-
-def _tree(preset: Preset) -> Mapping[str, Any]:
-    return preset.tree if preset.draft else {"drafter": "prompt-lookup"}
-
-
-def _load_once(options: PairOptions) -> Callable[[], Any]:
-    return cache(lambda: load_pair(options))
+    return DraftChoices(own, about_own, about, tree=options.running.tree)
 
 
 def _with_draft(base: Callable[[], Any], preset: Preset) -> Callable[[], Any]:

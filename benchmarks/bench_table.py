@@ -10,16 +10,16 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from benchmarks.picture import WIDTH, markers
 from benchmarks.shared.command import markdown, run_command, show
 from benchmarks.shared.pictures import write_png
 from specllava.bench.measured import Measured
-from specllava.bench.report import category_results, report_of
-from specllava.bench.results import fastest_alone, results_of
+from specllava.bench.results import category_results, fastest_alone, report_of, results_of
 from specllava.bench.tables import notes_of, table_rows
 from specllava.cli.options import write_json
+from specllava.core.growth.rules import RULE_INFOS
 
-ROW_HEIGHT, MARGIN = 34, 130
+WIDTH, ROW_HEIGHT, MARGIN = 980, 34, 130
+OTHER_COLOUR = "#8b9096"  # of lanes that no rule grows
 
 
 def figure(measured: Measured) -> go.Figure:
@@ -27,21 +27,21 @@ def figure(measured: Measured) -> go.Figure:
     rows = {name: lane.speedup for name, lane in results_of(measured).items()}
     known = {name: ratio for name, ratio in rows.items() if ratio.value == ratio.value}
     names = sorted(known, key=lambda name: known[name].value)
-    styles = markers(names)
     ratios = [known[name] for name in names]
+    colours = [RULE_INFOS[name].colour if name in RULE_INFOS else OTHER_COLOUR for name in names]
     ends = [(ratio.high - ratio.value, ratio.value - ratio.low) for ratio in ratios]
     drawn = go.Figure(
         go.Scatter(
             x=[ratio.value for ratio in ratios],
             y=names,
             mode="markers",
-            marker={"size": 10, "color": [styles.get(name, ("#8b9096", ""))[0] for name in names]},
+            marker={"size": 10, "color": colours},
             error_x={"array": [above for above, _ in ends], "arrayminus": [below for _, below in ends]},
         )
     )
-    setting, reference = measured.setting, fastest_alone(measured.runs)
+    setting, reference = measured.setting, fastest_alone(measured)
     title = f"{setting.pair} pair, {setting.device}, {setting.dtype}: speed-up over {reference}, 95 % intervals"
-    drawn.add_vline(x=1.0, line={"color": "#8b9096", "dash": "dot"})
+    drawn.add_vline(x=1.0, line={"color": OTHER_COLOUR, "dash": "dot"})
     drawn.update_layout(
         template="plotly_white",
         title={"text": title, "font": {"size": 15}},
@@ -68,7 +68,7 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
         markdown([head.replace("-\n", "").replace("\n", " ") for head in heads], rows)
         for heads, rows in table_rows(results, categories)
     ]
-    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured.runs))]))
+    show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured))]))
     write_json(json, report_of(measured, results, categories))
     if picture:
         write_png(figure(measured), picture)

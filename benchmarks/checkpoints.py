@@ -19,9 +19,9 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
+from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import scenes
-from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
 from specllava.core.config import DecodingConfig

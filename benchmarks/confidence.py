@@ -3,7 +3,7 @@
     python -m benchmarks.confidence --json benchmarks/results/confidence.json --picture docs/science-confidence.svg
 
 Its likeliest guess stays the same, and so does the target. Only what rules go by changes: probabilities and entropy.
-Passes are counted and priced as ``shared/prices.py`` states.
+Passes are counted and priced as ``shared/guessing.py`` states.
 """
 
 from __future__ import annotations
@@ -31,11 +31,8 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from benchmarks.shared.prices import STATED, UncorrectedCosts
 from specllava.bench.lanes import bench_lanes
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.cost_model import CostModel
-from specllava.core.growth.rules import build_rule
 from specllava.core.metrics import Bin, reliability
 from specllava.core.trace import DecodeTrace
 from specllava.models.drafts.feature_draft import FeatureDraft
@@ -51,22 +48,16 @@ SHOWN: Final = ("tau", "untaken", "speed")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A way to guess, with what it was worth on every prompt.
-
-    Args:
-        learning: what a rule that goes by costs has learnt, from prompt to prompt.
-    """
+    """A way to guess, with what it was worth on every prompt."""
 
     temperature: float
     pair: Pair
     config: DecodingConfig
-    learning: CostModel
     guessed: list[Guessing] = field(default_factory=list)
     bins: list[Sequence[Bin]] = field(default_factory=list)
 
     def answer(self, prompt: Prompt, own: DecodeTrace) -> None:
-        rule = build_rule(self.config, self.learning)
-        trace, levels = speculate(self.pair, prompt, self.config, own, rule)
+        trace, levels = speculate(self.pair, prompt, self.config, own)
         self.guessed.append(scored(self.pair, prompt, trace, levels))
         self.bins.append(reliability([trace], BINS))
 
@@ -95,24 +86,18 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
     """Return the rules that are compared, each as it suits the toy pair."""
     usual = bench_lanes(config)
     free = replace(usual["entropy"], min_log_prob=NO_FLOOR)
-    return {"entropy": usual["entropy"], "entropy, no floor": free} | {
-        rule: usual[rule] for rule in ("topk", "cost-aware")
-    }
+    return {"entropy": usual["entropy"], "entropy, no floor": free, "topk": usual["topk"]}
 
 
 def main(config: GuessingConfig) -> None:
     """Measure every rule with every temperature, then the entropy rule with every threshold, and draw."""
     pair = config.load_pair()
-    pairs = {one: replace(pair, draft=tempered(_draft(pair), one), costs=None) for one in TEMPERATURES}
+    pairs = {one: replace(pair, draft=tempered(_draft(pair), one)) for one in TEMPERATURES}
     asked = lanes(config.decoding)
-    trials = {
-        name: [Trial(one, pairs[one], lane, UncorrectedCosts(STATED)) for one in TEMPERATURES]
-        for name, lane in asked.items()
-    }
+    trials = {name: [Trial(one, pairs[one], lane) for one in TEMPERATURES] for name, lane in asked.items()}
     grid = {
         (name, threshold): [
-            Trial(one, pairs[one], replace(asked[name], entropy_threshold=threshold), UncorrectedCosts(STATED))
-            for one in TEMPERATURES
+            Trial(one, pairs[one], replace(asked[name], entropy_threshold=threshold)) for one in TEMPERATURES
         ]
         for name in ("entropy", "entropy, no floor")
         for threshold in THRESHOLDS

@@ -4,21 +4,18 @@
 
 Random pairs of ``benchmarks.identity``, and the toy pair on held-out prompts. Each answer is compared with the target
 alone that runs the same way. The price is in tokens per pass: of a tree only the first branch is accepted.
-
-The file is written after every block of random runs, and one that exists is continued: it says which runs it counts.
 """
 
 from __future__ import annotations
 
-import json as json_format
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from tqdm.auto import tqdm
@@ -29,7 +26,7 @@ from specllava.bench.data_dialogues import data_dialogues
 from specllava.bench.dialogue import prompts_of
 from specllava.bench.lanes import bench_lanes
 from specllava.cli.options import write_json
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.scenes import SCENES
 from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
@@ -37,7 +34,7 @@ from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 
 LONGEST: Final = 24  # tokens of an answer of the toy pair
-BLOCK: Final = 100  # random runs between two writes of the file
+BLOCK: Final = 100  # random runs that a process takes at a time
 PLAIN: Final = DecodingConfig()  # no prompt depends on it
 Precision = Literal["bfloat16", "float16", "float32"]
 
@@ -90,69 +87,6 @@ class Decoder:
         return replace(self._runner.pair(target, name), exact=exact)
 
 
-@dataclass
-class Found:
-    """What has been counted so far.
-
-    Args:
-        setting: that counts depend on.
-        toy: rows of the toy pair; empty until all its prompts are answered.
-        random: rows of random pairs, by who guesses.
-        done: numbers of the random runs that are counted, from and before.
-    """
-
-    setting: dict[str, Any]
-    toy: dict[str, Row] = field(default_factory=dict)
-    random: dict[str, Row] = field(default_factory=dict)
-    done: list[tuple[int, int]] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, file: Path | None, setting: dict[str, Any]) -> Found:
-        """Return what a file holds, nothing if there is none.
-
-        Raises:
-            ValueError: it was counted with another setting.
-        """
-        if file is None or not file.exists():
-            return cls(setting)
-        held = json_format.loads(file.read_text())
-        if differing := [name for name, value in setting.items() if held["setting"].get(name) != value]:
-            raise ValueError(f"{file} was counted with another {differing[0]}: move it, or name another file")
-        toy, random = ({name: Row(**row) for name, row in held[kind].items()} for kind in ("toy", "random"))
-        return cls(setting, toy, random, [(first, end) for first, end in held["done"]])
-
-    @property
-    def runs(self) -> int:
-        return sum(end - first for first, end in self.done)
-
-    def blocks(self, runs: int) -> Iterator[tuple[int, int]]:
-        """Yield the blocks of the first ``runs`` that are still to be run."""
-        first = 0
-        for begin, end in [*sorted(self.done), (runs, runs)]:
-            yield from ((at, min(at + BLOCK, begin, runs)) for at in range(first, min(begin, runs), BLOCK))
-            first = max(first, end)
-
-    def add(self, block: tuple[int, int], rows: Mapping[str, Row]) -> None:
-        """Count a block of random runs."""
-        for name, row in rows.items():
-            self.random.setdefault(name, Row()).merge(row)
-        self.done = _join([*self.done, block])
-
-    def as_json(self) -> dict[str, Any]:
-        kinds = {"toy": self.toy, "random": self.random}
-        rows = {kind: {name: asdict(row) for name, row in sorted(own.items())} for kind, own in kinds.items()}
-        return rows | {"done": self.done, "setting": self.setting | {"runs": self.runs}}
-
-
-def _join(blocks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return blocks in their order, neighbours as one."""
-    joined: list[tuple[int, int]] = []
-    for first, end in sorted(blocks):
-        begin = joined.pop()[0] if joined and joined[-1][1] == first else first
-        joined.append((begin, end))
-    return joined
-
-
 @cache
 def _decoder(dtype: torch.dtype) -> Decoder:
     """Return a process's decoder, which keeps its targets' own answers from block to block."""
@@ -168,17 +102,16 @@ def random_rows(block: tuple[int, int], dtype: torch.dtype, seed: int) -> dict[s
     return rows
 
 
-def run_blocks(
-    blocks: Sequence[tuple[int, int]], dtype: torch.dtype, seed: int, processes: int
-) -> Iterator[tuple[tuple[int, int], dict[str, Row]]]:
-    """Run blocks of random cases, in several processes if asked; yield each with its rows when it is done."""
-    count = partial(random_rows, dtype=dtype, seed=seed)
-    if processes == 1:
-        yield from ((block, count(block)) for block in blocks)
-        return
+def all_random_rows(runs: int, dtype: torch.dtype, seed: int, processes: int) -> dict[str, Row]:
+    """Run random cases, in several processes if asked."""
+    blocks = [(first, min(first + BLOCK, runs)) for first in range(0, runs, BLOCK)]
+    count, rows = partial(random_rows, dtype=dtype, seed=seed), dict[str, Row]()
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        running = {pool.submit(count, block): block for block in blocks}
-        yield from ((running[one], one.result()) for one in as_completed(running))
+        counted = map(count, blocks) if processes == 1 else pool.map(count, blocks)
+        for found in tqdm(counted, "random pairs", len(blocks), disable=None):
+            for name, row in found.items():
+                rows.setdefault(name, Row()).merge(row)
+    return rows
 
 
 def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
@@ -186,7 +119,7 @@ def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
     pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
     pairs = {exact: replace(pair, exact=exact) for exact in (False, True)}
     config = DecodingConfig(max_new_tokens=LONGEST)
-    lanes = {name: one for name, one in bench_lanes(config).items() if name in COMPARED_RULES}
+    lanes = {name: one for name, one in bench_lanes(config).items() if name in RULES}
     dialogues = data_dialogues(SCENES, None, prompts, 1, "held-out")
     asked = [prompt for one in dialogues for prompt in prompts_of(pair, one, config)]
     rows = {name: Row() for name in lanes}
@@ -219,29 +152,21 @@ def main(
     """Count differing answers and passes, without and with exact passes.
 
     Args:
-        runs: of random pairs, those that the file counts among them.
+        runs: of random pairs.
         prompts: of the toy pair, each by every rule.
         seed: of random pairs and cases.
         dtype: precision.
         processes: that share the random runs.
-        json: write the rows to this file, and go on with those that it has.
-
-    Raises:
-        ValueError: a file that was counted with another setting.
+        json: write the rows to this file.
     """
-    setting = {"dtype": dtype, "prompts": prompts, "seed": seed, "torch": torch.__version__}
-    found = Found.read(json, setting | {"threads": torch.get_num_threads()})
-    if not found.toy:
-        found.toy = toy_rows(prompts, dtype)
-        write_json(json, found.as_json())
-    bar = tqdm(desc="random pairs", total=runs, initial=found.runs, disable=None)
-    for block, rows in run_blocks(list(found.blocks(runs)), getattr(torch, dtype), seed, processes):
-        found.add(block, rows)
-        write_json(json, found.as_json())
-        bar.update(block[1] - block[0])
+    setting = {"dtype": dtype, "prompts": prompts, "seed": seed, "runs": runs, "torch": torch.__version__}
+    setting["threads"] = torch.get_num_threads()
+    found = {"toy": toy_rows(prompts, dtype), "random": all_random_rows(runs, getattr(torch, dtype), seed, processes)}
+    counted = {kind: {name: asdict(row) for name, row in sorted(rows.items())} for kind, rows in found.items()}
+    write_json(json, {**counted, "setting": setting})
     heads = ("guesses", "answers", "differ", "differ, exact", "tokens per pass", "exact")
-    for kind, counted in (("random", found.random), ("toy", found.toy)):
-        show_table(heads, shown(counted), f"{kind} pairs, {dtype}: answers that differ from the target alone's")
+    for kind, rows in found.items():
+        show_table(heads, shown(rows), f"{kind} pairs, {dtype}: answers that differ from the target alone's")
 
 
 if __name__ == "__main__":

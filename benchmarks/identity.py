@@ -41,7 +41,6 @@ from recipes.toy.recipe import ToyRecipe
 from recipes.toy.scene import sample_scene
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.growth.cost_model import Costs
 from specllava.core.metrics import compare, summarise
 from specllava.core.trace import NO_DRAFT, DecodeTrace
 from specllava.lane import lane_of
@@ -62,7 +61,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "eagle3": {"format": "eagle3", "state_layers": [1, 2, 3]},
     "eagle3, 200 tokens": {"format": "eagle3", "state_layers": [1, 2, 3], "draft_vocab_size": 200},
     "speculators": {"format": "eagle3", "state_layers": [0, 1, 2], "norm_before_residual": True},
-    "speculators, eagle 3.1": {"format": "eagle3", "state_layers": [1, 2, 3], "fc_norm": True, "norm_output": True},
+    "speculators, normed output": {"format": "eagle3", "state_layers": [1, 2, 3], "norm_output": True},
 }
 DRAFT_VLM, LOOKUP = "draft VLM", "prompt lookup"
 DRAFTERS = (*FORMATS, DRAFT_VLM, LOOKUP)
@@ -74,7 +73,6 @@ QUESTIONS = ("What is this?", "Describe the picture.", "How many?", "Where does 
 COUNTED = ("runs", "sampled", "tokens", "target_passes", "accepted", "mismatches", "ties")
 LONGEST: Final = 24  # tokens of an answer
 GENERATED: Final = ("generated", "unlike_generate")  # greedy answers of ``generate``, and those that differ from them
-COSTS = Costs.fit({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})  # so that no tree depends on the machine
 
 Rows = dict[str, dict[str, int]]  # by drafter, what is COUNTED
 
@@ -109,7 +107,6 @@ def cases(runs: int, seed: int = 0, settings: bool = False) -> Iterator[Case]:
     """
     rng, asked = random.Random(f"identity {seed}"), random.Random(f"settings {seed}")
     vocabulary = size_of("toy").target.vocab_size
-    rules = [rule for rule in RULES if rule != "shape"]
     for number in range(runs):
         case = Case(
             target=TARGETS * seed + rng.randrange(TARGETS),
@@ -118,7 +115,7 @@ def cases(runs: int, seed: int = 0, settings: bool = False) -> Iterator[Case]:
             question=rng.choice(QUESTIONS),
             config=DecodingConfig(
                 drafter="prompt-lookup" if number % len(DRAFTERS) == DRAFTERS.index(LOOKUP) else "model",
-                rule=rules[number // len(DRAFTERS) % len(rules)],
+                rule=RULES[number // len(DRAFTERS) % len(RULES)],
                 temperature=rng.choice((0.0, 0.0, 0.8)),
                 seed=rng.randrange(5),
                 max_new_tokens=LONGEST,
@@ -192,7 +189,7 @@ class Runner:
                     weight.normal_(0, 1.0 if name == "lm_head.weight" else 0.25 * (CALM if adds else 1.0))
             target.lm_head.weight[marker] = 0.0
         target.generation_config.eos_token_id = []
-        return Pair(f"random {seed}", target, None, processor, f"random {seed}", NO_DRAFT, costs=COSTS)
+        return Pair(f"random {seed}", target, None, processor, f"random {seed}", NO_DRAFT)
 
     def _make_pair(self, seed: int, name: str) -> Pair:
         pair = self._target(seed)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -115,9 +114,9 @@ def _resident(process: psutil.Process | None) -> int | None:
 
 def send_hostile(json: Path | None) -> int:
     """Send hostile requests to a page of the usual limits; the exit code is 1 if one cost too much."""
-    with tempfile.NamedTemporaryFile("w", suffix=".log") as log, server(log, Limits()) as (address, process):
+    with server(Limits()) as (address, process):
         asyncio.run(until_ready(address))
-        costs = hostile(address, process, Path(log.name))
+        costs = hostile(address, process)
     console = Console()
     for one in costs:
         shown = f"{one.processor:5.2f} s, {(one.memory or 0) / 1e6:4.0f} MB, another waits {one.health:4.2f} s"

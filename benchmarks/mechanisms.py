@@ -3,10 +3,8 @@
     python -m benchmarks.mechanisms --mechanism grounding --json benchmarks/results/mechanism-grounding.json \\
         --picture docs/science-grounding.svg
 
-``grounding``: a draft that sees the picture is in less doubt. ``view``: what the draft sees of it is turned away from
-what the target sees, by degrees. ``merging``: operators without weights shorten it for a draft that learnt with none.
-``tree``: with as many guesses a tree gets further than a chain. ``distillation``: the nearer the draft's distribution
-is to the target's, the more of its guesses stand.
+``grounding``: a draft that sees the picture is in less doubt. ``tree``: with as many guesses a tree gets further than
+a chain. ``distillation``: the nearer the draft's distribution is to the target's, the more of its guesses stand.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from typing import Any, Final, Literal
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
@@ -36,8 +33,6 @@ from benchmarks.shared.guessing import (
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
 from specllava.lab.grounding import blank_picture
-from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
-from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
@@ -45,11 +40,7 @@ from specllava.runtime.prompt import Prompt, with_draft_prompt
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
 STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
-SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of something else in the features that the draft reads
-RATIOS: Final = (1, 2, 4, 8, 16)  # image slots for each entry that the draft reads
-OPERATORS: Final[tuple[OperatorName, ...]] = ("prune", "pool", "merge")  # those without weights
 NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement", "wasted")
-View = Callable[[Tensor, Tensor], Tensor]  # of the features of a question's own picture and of the next question's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +51,7 @@ class MechanismConfig(GuessingConfig):
         mechanism: all but the tree need a draft VLM, distillation the toy's.
     """
 
-    mechanism: Literal["grounding", "view", "merging", "tree", "distillation"]
+    mechanism: Literal["grounding", "tree", "distillation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,6 @@ class Variant:
         series, place: its line and position in the figure.
         base: number of the variant whose τ its own is compared with.
         picture: what the draft sees in place of a question's own picture and the next question's; its own without it.
-        view: features that the draft reads in place of the picture's.
     """
 
     series: str
@@ -80,15 +70,9 @@ class Variant:
     config: DecodingConfig
     base: int = 0
     picture: Callable[[Image.Image, Image.Image], Image.Image] | None = None
-    view: View | None = None
 
     def prompt(self, own: Question, other: Question) -> Prompt:
         prompt = self.pair.prompt(own.image, own.text)
-        if self.view is not None:
-            features, beside = (self.pair.prompt(one.image, one.text).features for one in (own, other))
-            assert isinstance(features, Tensor)
-            assert isinstance(beside, Tensor)
-            return with_draft_prompt(prompt, replace(prompt, features=self.view(features, beside)))
         if self.picture is None:
             return prompt
         assert isinstance(own.image, Image.Image)
@@ -118,41 +102,6 @@ def _grounding(pair: Pair, config: DecodingConfig) -> list[Variant]:
     ]
 
 
-def _view(pair: Pair, config: DecodingConfig) -> list[Variant]:
-    """Mix the features that the draft reads with noise, and with those of the next question's picture."""
-
-    def mixed(share: float, noisy: bool) -> View:
-        return lambda own, other: own.lerp(like(own) if noisy else other, share)
-
-    return [
-        Variant(name, f"{share:g}", pair, config, base, view=mixed(share, noisy))
-        for base, (name, noisy) in zip((0, len(SHARES)), (("noise", True), ("another picture", False)), strict=True)
-        for share in SHARES
-    ]
-
-
-def like(features: Tensor) -> Tensor:
-    """Draw noise with the mean and the spread of each feature over the patches; same shape, same noise."""
-    noise = torch.randn(features.shape, generator=torch.Generator().manual_seed(0))
-    return features.mean(-2, keepdim=True) + noise * features.std(-2, keepdim=True)
-
-
-def _merging(pair: Pair, config: DecodingConfig) -> list[Variant]:
-    """Shorten the picture for the draft by every operator and ratio; at 1 it stays whole."""
-    found = []
-    for number, name in enumerate(OPERATORS):
-        for ratio in RATIOS:
-            draft = deepcopy(pair.draft)
-            assert draft is not None
-            if ratio > 1:
-                add_compressor(draft, CompressorConfig.of({"kind": name, f"{name}_ratio": ratio}))
-                draft.eval()
-            found.append(
-                Variant(name, str(ratio), replace(pair, draft=draft, costs=None), config, number * len(RATIOS))
-            )
-    return found
-
-
 def _tree(pair: Pair, config: DecodingConfig) -> list[Variant]:
     """Vary the number of guesses, which both rules use up: nothing but their number ends a tree or a chain."""
     free = replace(config, depth=max(NODES), min_log_prob=NO_FLOOR)
@@ -174,14 +123,12 @@ def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
         draft = deepcopy(before.draft)
         for weight, goal in zip(draft.parameters(), pair.draft.parameters(), strict=True):
             weight.lerp_(goal, step)
-        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft, costs=None), config))
+        found.append(Variant("toy pair", f"{step:g}", replace(pair, draft=draft), config))
     return found
 
 
 MECHANISMS: Final[dict[str, Mechanism]] = {
     "grounding": Mechanism(_grounding, ("entropy", "kl", "tau"), "picture that the draft sees"),
-    "view": Mechanism(_view, ("entropy", "kl", "acceptance", "tau", "wasted"), "share of something else"),
-    "merging": Mechanism(_merging, ("kl", "tau", "acceptance"), "image slots for one entry"),
     "tree": Mechanism(_tree, ("tau", "acceptance"), "guesses of a pass at most"),
     "distillation": Mechanism(_distillation, ("kl", "entropy", "tau"), "way from before distillation (0) to after (1)"),
 }

@@ -20,8 +20,7 @@ DRAWN = 20  # steps that are timed at a time
 TREE_SEEN = """
 const inked = (element) => element && element.checkVisibility() && element.getBoundingClientRect().width > 0;
 const look = () => {
-  const page = document.getElementById("first-paint")?.shadowRoot ?? document;
-  const tree = page.querySelector(".tree");
+  const tree = document.querySelector(".tree");
   const seen = tree && inked(tree.querySelector(".textpoint text")) && inked(tree.querySelector(".points path"));
   requestAnimationFrame(seen ? () => (window.treeSeen = performance.now()) : look);
 };

@@ -2,7 +2,7 @@
 
     python app.py --port 7861 &
     python -m benchmarks.screenshot --address "http://127.0.0.1:7861/?view=explain"
-    python -m benchmarks.screenshot --address http://127.0.0.1:7861/ --beat 6 --output visual/static/preview.png
+    python -m benchmarks.screenshot --address http://127.0.0.1:7861/ --beat 6 --output opening.png
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
 from specllava.models.checkpoints.tokens import escape_special_tokens, special_tokens
 from specllava.models.families.interface import ImageFeatures
-from specllava.models.media.media import Media, Pictures, Video, open_media
+from specllava.models.media.media import Pictures, open_media
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.prompt_builder import Message
@@ -25,20 +25,20 @@ class Turn:
     """A message of the user and its answer.
 
     Args:
-        media: the pictures and videos that came with this message.
+        media: the pictures that came with this message.
         trace: how it was answered; ``trace.turn`` is the turn's number, so tau per turn is ``summarise`` of its traces.
         alone: how the target alone answered beside it, where the turn was a race.
     """
 
     text: str
-    media: tuple[Media, ...]
+    media: tuple[Image.Image, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
 
     @property
     def images(self) -> tuple[Image.Image, ...]:
-        """Pictures of the message, without its videos."""
-        return tuple(one for one in self.media if not isinstance(one, Video))
+        """Pictures of the message."""
+        return self.media
 
     @property
     def answer(self) -> str:
@@ -152,7 +152,7 @@ class Chat:
         return self._turns[turn]
 
     def _begin(
-        self, turn: int, text: str, media: tuple[Media, ...], config: DecodingConfig | None, alone: bool
+        self, turn: int, text: str, media: tuple[Image.Image, ...], config: DecodingConfig | None, alone: bool
     ) -> Generator[RaceEvent]:
         chosen = config or DecodingConfig()
         messages = [*self._messages(self._turns[:turn]), _message(text, media)]
@@ -171,7 +171,7 @@ class Chat:
             messages += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
         return messages
 
-    def _answer(self, lanes: Sequence[Lane], media: tuple[Media, ...]) -> Generator[RaceEvent]:
+    def _answer(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...]) -> Generator[RaceEvent]:
         """Run the lanes of a turn, the last of which answers it."""
         past: list[RaceEvent] = []
         caches = [self._beside, self._caches][-len(lanes) :]
@@ -186,7 +186,7 @@ class Chat:
                 raise
         self._keep(lanes, media, past)
 
-    def _keep(self, lanes: Sequence[Lane], media: tuple[Media, ...], events: Sequence[RaceEvent]) -> None:
+    def _keep(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...], events: Sequence[RaceEvent]) -> None:
         *alone, trace = (self._pair.collect_race(events).get(lane.name) for lane in lanes)
         if trace is not None:
             prompt = lanes[-1].prompt
@@ -209,7 +209,6 @@ def _items(events: Generator[RaceEvent]) -> Generator[Event]:
             yield event.item
 
 
-def _message(text: str, media: Sequence[Media]) -> Message:
-    kinds = ("video" if isinstance(one, Video) else "image" for one in media)
-    parts = [{"type": kind, kind: one} for kind, one in zip(kinds, media, strict=True)]
+def _message(text: str, media: Sequence[Image.Image]) -> Message:
+    parts = [{"type": "image", "image": one} for one in media]
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}

@@ -22,7 +22,6 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 
 from specllava.core.config import DecodingConfig, one_line
 from specllava.core.growth.rule import GrowthRule
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import NO_DRAFT, DecodeTrace, Prefill
 from specllava.decoding import Event, stream
 from specllava.drafters.drafter import Drafter
@@ -32,7 +31,7 @@ from specllava.models.checkpoints.language_model import check_decoder
 from specllava.models.checkpoints.text_processor import TextProcessor
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import ImageFeatures, Picture, ProcessedPrompt
+from specllava.models.families.interface import Picture, ProcessedPrompt
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
@@ -42,9 +41,9 @@ from specllava.verification.answer_settings import REFUSED
 SETTINGS: Final = ("max_new_tokens", "temperature", "top_p", "top_k")  # of decoding, which ``generate`` has as well
 OPTIONS: Final = tuple(one.name for one in fields(DecodingConfig) if one.name not in SETTINGS)
 READING: Final = tuple(one.name for one in fields(DraftReading))
-MEDIA: Final = (  # what processors make of pictures and videos
+MEDIA: Final = (  # what processors make of pictures
     "pixel_values", "pixel_values_images", "pixel_values_videos", "pixel_attention_mask", "image_sizes",
-    "image_grid_thw", "video_grid_thw", "second_per_grid_ts", "batch_num_images", "mm_token_type_ids", "token_type_ids",
+    "image_grid_thw", "batch_num_images", "mm_token_type_ids", "token_type_ids",
 )  # fmt: skip
 # Arguments of ``generate`` that the loop does not follow, and settings beside those of REFUSED.
 UNREAD: Final = (
@@ -85,7 +84,7 @@ def speculative_generate(
         draft_inputs: what the draft's own processor made of the same chat. Needed by a draft with a tower of its own
             whose pictures are cut in other ways.
         given: fields of :class:`DecodingConfig` and :class:`DraftReading` by name, a rule or drafter as an object too;
-            what the processor made of pictures and videos; the rest of what ``generate`` prepared.
+            what the processor made of pictures; the rest of what ``generate`` prepared.
 
     Returns:
         Token ids of prompt and answer, ``[1, length]``; a :class:`SpeculativeOutput` with ``return_dict_in_generate``.
@@ -100,10 +99,9 @@ def speculative_generate(
     config, own = _decoding(given, generation_config, input_ids.shape[1])
     if draft is None and config.drafter == "model" and "drafter" not in own:
         raise ValueError('speculative_generate needs draft=, or drafter="prompt-lookup"')
-    costed = pair.draft is not None and config.drafter == "model" and RULE_INFOS[config.rule].costed
     target = copy(pair.target)
     target.generation_config = _settings(generation_config, arguments.get("stopping_criteria") or ())
-    pair = replace(pair, target=target, costs=pair.expected_costs if costed else pair.costs)
+    pair = replace(pair, target=target)
     shown = {name: given[name] for name in MEDIA if given.get(name) is not None}
     lane = lane_of(config, _prompt(pair, input_ids, shown, draft_inputs), **own)
     recorded = bool(generation_config.return_dict_in_generate)
@@ -329,20 +327,16 @@ def _read(model: PreTrainedModel, device: torch.device, input_ids: Tensor, shown
     prompt = Prompt("", ids, {}, (), None, (), (), 0.0)
     if "pixel_values_images" in shown:  # the name that some processors give
         shown = {"pixel_values": shown["pixel_values_images"], **shown}
-    if not {"pixel_values", "pixel_values_videos"} & set(shown):
+    if "pixel_values_videos" in shown:
+        raise ValueError("speculative_generate reads no videos: give the processor the frames as images")
+    if "pixel_values" not in shown:
         return prompt
-    started, inputs = now(device), {"input_ids": input_ids, **shown}
+    started = now(device)
     try:
-        pictures = _pictures(model, inputs) if "pixel_values" in shown else []
-        clips = "pixel_values_videos" in shown
-        videos = family.videos(ProcessedPrompt(model.config, None, inputs, ())) if clips else []
+        pictures = _pictures(model, {"input_ids": input_ids, **shown})
     except KeyError as error:
         raise ValueError(f"a {family.name} needs {error.args[0]}: give all that its processor made") from error
-    if "pixel_values_videos" in shown and not family.reads_videos:
-        raise ValueError(f"a {family.name} is shown videos as pictures here: give its processor the frames as images")
-    placed = ([to_device(one, model, device) for one in kind] for kind in (pictures, videos))
-    read = [family.encode(model, kind) if kind else [] for kind in placed]
-    features = family.stack(_in_order(model, ids[0], *read))
+    features = family.stack(family.encode(model, [to_device(one, model, device) for one in pictures]))
     return replace(prompt, features=features, vision_seconds=now(device) - started)
 
 
@@ -353,16 +347,3 @@ def _pictures(model: PreTrainedModel, inputs: Mapping[str, Any]) -> list[Picture
         return [{name: inputs[name] for name in ("pixel_values", "pixel_attention_mask")}]
     sizes = inputs["image_sizes"].tolist() if "image_sizes" in inputs else [pixels.shape[-2:]] * len(pixels)
     return family.pictures(ProcessedPrompt(model.config, None, inputs, [(height, width) for height, width in sizes]))
-
-
-def _in_order(
-    model: PreTrainedModel, ids: Tensor, pictures: list[ImageFeatures], videos: list[ImageFeatures]
-) -> list[ImageFeatures]:
-    """Return the features of pictures and videos in the order of their slots in a prompt's ids ``[length]``."""
-    family, ordered, slot = family_of(model.config), list[ImageFeatures](), 0
-    slots = ids[slots_of(model.config, ids)].tolist()
-    while pictures and videos and slot < len(slots):
-        one = (videos if slots[slot] == model.config.video_token_id else pictures).pop(0)
-        ordered.append(one)
-        slot += sum(family.num_image_tokens(model, family.stack([one])))
-    return [*ordered, *pictures, *videos]

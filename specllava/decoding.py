@@ -31,10 +31,8 @@ from specllava.drafters.drafter import DraftContext, Drafter, DraftSession, NoDr
 from specllava.lane import Lane, LaneFacts
 from specllava.models.checkpoints.tokens import Detokenizer
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.padded_engines import PaddedEngine
-from specllava.runtime.padded_passes import EXACT_ROWS, WIDEST
+from specllava.runtime.padded_passes import EXACT_ROWS
 from specllava.runtime.passes import LogitsReduction, PassInput
-from specllava.runtime.queued_verification import QueuedVerification
 from specllava.runtime.timing import now, now_read
 from specllava.runtime.vision import slots_of
 from specllava.verification.answer_settings import AnswerSettings
@@ -97,7 +95,6 @@ class Request:
         self._random = SeededRandom(lane.config.seed)
         self._verifier = build_verifier(lane.config, self._random, settings.warpers)
         self._session: DraftSession | None = None
-        self._queued: QueuedVerification | None = None
         self._tree: DraftTree | None = None
         self._nodes: Sequence[int] = ()  # of the drafter's tree, by node of the verified one
         self._pruned: tuple[Pruned, ...] = ()
@@ -131,9 +128,8 @@ class Request:
         prompt, config, state_layers = self.lane.prompt, self.lane.config, self._drafter.state_layers
         device = prompt.input_ids.device
         started = self._now(device)
-        columns = config.target_columns(self._length)
         rows = 1 if isinstance(self._drafter, NoDraft) else config.nodes + 1
-        self._engine = self.caches.engine(self._target, columns, state_layers, rows)
+        self._engine = self.caches.engine(self._target, config.target_columns(self._length), state_layers, rows)
         output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         self._engine.prepare(rows, config.max_new_tokens + config.nodes, self._reduction)
         logits, processing = output.logits, self._settings.processing
@@ -143,10 +139,7 @@ class Request:
         read = self._now(device)
         processing.check(output.logits, "target")
         models, answer = (self._target, self._draft), (self._random, self._settings)
-        self._queued = self._queue(columns)
-        context = DraftContext(
-            prompt, config, self._rule, *answer, *models, self.caches, self._length, output, self._queued
-        )
+        context = DraftContext(prompt, config, self._rule, *answer, *models, self.caches, self._length, output)
         opening = self._now(device)
         self._session = self._drafter.open(context)
         opened = self._now(device)
@@ -216,8 +209,7 @@ class Request:
         started = self._now()
         base = self._engine.cache.length
         processing = self._settings.processing
-        queued = self._queued.take(tree) if self._queued else None
-        output = queued or self._engine.forward(PassInput.of_tree(tree, base), self._reduction)
+        output = self._engine.forward(PassInput.of_tree(tree, base), self._reduction)
         logits, numbers = output.logits, output.numbers
         if processing:
             logits = processing.of_tree(tree, logits)
@@ -250,13 +242,6 @@ class Request:
     def _reduction(self) -> LogitsReduction | None:
         """What verification has to know of a pass's logits, unless it needs them all."""
         return None if self._settings.processing else self._verifier.reduction
-
-    def _queue(self, columns: int) -> QueuedVerification | None:
-        """Return what lets a drafter queue verification, where it needs no more than its reduction of a whole tree."""
-        nodes, reduction = self.lane.config.nodes, self._reduction
-        if reduction is None or self.caches.exact or nodes >= WIDEST or not isinstance(self._engine, PaddedEngine):
-            return None
-        return QueuedVerification(self._engine, nodes, columns, reduction)
 
     def _now(self, device: torch.device | None = None) -> float:
         """Return seconds of a clock that pauses while passes are captured.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Unpack
@@ -15,8 +14,7 @@ from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.cost_model import CostModel, Costs
-from specllava.core.growth.rules import RULE_INFOS, build_rule
+from specllava.core.growth.rules import build_rule
 from specllava.core.race import Race
 from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
@@ -37,7 +35,6 @@ from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.padded_passes import COLUMNS
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
-from specllava.runtime.timing import CostMeasurement, costs_key, costs_of_before, kept_costs
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
@@ -52,7 +49,6 @@ class Pair:
         draft_processor: of a draft with a tower of its own, which it then reads pictures with.
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
-        costs: of passes on this machine; ``None``: measured when they are first needed.
         passes: how they run, see :func:`~specllava.runtime.kv_caches.build_engine_pool`.
         exact: target-only decodes by the very kernels that verify trees, and only what stands in a tree as in the text
             is accepted: equal bits in any precision.
@@ -67,7 +63,6 @@ class Pair:
     draft_processor: ProcessorMixin | None = None
     quantization: QuantizationName = "none"
     context_limit: int | None = None
-    costs: Costs | None = None
     passes: PassesName = "auto"
     exact: bool = False
 
@@ -139,7 +134,7 @@ class Pair:
         reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
         loaded = load_draft(draft, self.target, self.processor, reading, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
-        pair = replace(self, **drafting, costs=None)
+        pair = replace(self, **drafting)
         vars(pair)["engines"] = engines = self.engines.beside(self.target)
         engines.check(pair.target, pair.draft)
         return pair
@@ -188,52 +183,6 @@ class Pair:
         """Tokens of prompt and answer: as many as the target can hold, or ``context_limit`` if that is less."""
         return checked_context(self.context_limit, self.target.config)
 
-    @cached_property
-    def measured_costs(self) -> Costs:
-        """Costs of passes on this machine, measured on first use unless they were given."""
-        return self.costs or self._measurement.finish()
-
-    def measuring(self) -> Generator[None]:
-        """Measure the missing part of :attr:`expected_costs`, a pass at a time; a later call goes on after the last."""
-        known = self.costs is not None or not {"measured_costs", "expected_costs"}.isdisjoint(vars(self))
-        if known or self.draft is None or costs_of_before(self._costs_key) is not None:
-            return
-        while self._measurement.advance():
-            yield
-
-    @cached_property
-    def _measurement(self) -> CostMeasurement:
-        return CostMeasurement(self.target, self._timed_draft, self.engines)
-
-    @cached_property
-    def _costs_key(self) -> str:
-        return costs_key(self.target, self._timed_draft, self.quantization, self.passes, self.exact)
-
-    @cached_property
-    def expected_costs(self) -> Costs:
-        """Costs that a cost model begins with and passes are priced at: given, measured, or kept from an earlier run.
-
-        Raises:
-            ValueError: the pair has no draft.
-        """
-        if self.costs is not None or "measured_costs" in vars(self):
-            return self.measured_costs
-        return kept_costs(self._costs_key, lambda: self.measured_costs)
-
-    @property
-    def _timed_draft(self) -> PreTrainedModel:
-        if self.draft is None:
-            raise ValueError(f"the pair {self.name} has no draft whose passes could be timed")
-        return self.draft
-
-    def cost_model(self, sampling: bool) -> CostModel:
-        """Return the cost model, learnt since the pair was loaded and separate for greedy and for sampled answers."""
-        return self._cost_models[sampling]
-
-    @cached_property
-    def _cost_models(self) -> tuple[CostModel, CostModel]:
-        return CostModel(self.expected_costs), CostModel(self.expected_costs)
-
     @property
     def info(self) -> RunInfo:
         """Models, device, precision and versions, and how passes have run so far."""
@@ -264,9 +213,9 @@ class Pair:
         return PromptBuilder(self.target_name, self.processor, self.target, *drafting, self.context)
 
     def to(self, device: str) -> Pair:
-        """Move the models to a device, in place, and return the pair there; its costs are not those of before."""
+        """Move the models to a device, in place, and return the pair there."""
         draft = None if self.draft is None else self.draft.to(device)
-        return replace(self, target=self.target.to(device), draft=draft, costs=None)
+        return replace(self, target=self.target.to(device), draft=draft)
 
     def running(self, passes: PassesName, exact: bool = False) -> Pair:
         """Return the same models with passes that run another way, see :class:`Pair`.
@@ -276,7 +225,7 @@ class Pair:
         """
         if (passes, exact) == (self.passes, self.exact):
             return self
-        pair = replace(self, passes=passes, exact=exact, costs=None)
+        pair = replace(self, passes=passes, exact=exact)
         _ = pair.engines
         return pair
 
@@ -312,22 +261,19 @@ class Pair:
         """Build a prompt of a picture and a question (or a chat, see :class:`PromptBuilder`), for any number of runs.
 
         Args:
-            image: one, several in their order, or none; a video too (``video_file.read_video``).
+            image: one, several in their order, or none.
 
         Raises:
             ValueError: bad input, or it does not fit the context together with ``new_tokens``.
         """
         return self.prompt_builder.build(open_media(image), messages, new_tokens, known)
 
-    def request(
-        self, lane: Lane, caches: KVCaches | None = None, record: bool = True, learn: bool = True
-    ) -> Request:
+    def request(self, lane: Lane, caches: KVCaches | None = None, record: bool = True) -> Request:
         """Make the request that answers a lane; :func:`~specllava.decoding.stream` runs it.
 
         Args:
             caches: of earlier answers, to go on with; without them nothing is reused.
             record: record the target's view of every node, outside every clock.
-            learn: the pair's cost model learns from this answer; not where the draft reads another prompt.
 
         Raises:
             ValueError: prompt and limit do not fit the context, or there is no draft to draft with; a rule that does
@@ -348,19 +294,13 @@ class Pair:
             )
         rule = lane.rule
         if drafter.grows and rule is None:
-            cost_model = self.cost_model(config.temperature > 0) if RULE_INFOS[config.rule].costed else None
-            rule = build_rule(config, cost_model if learn else deepcopy(cost_model))
+            rule = build_rule(config)
         length = prompt.length + config.max_new_tokens
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
         models, eos = (self.target, self.draft), self.eos_token_ids
         settings = answer_settings(self.target, self.processor.tokenizer, config, prompt.input_ids, eos)
         return Request(lane, *models, eos, settings, drafter, rule, caches or KVCaches(self.engines), length, record)
-
-    def preparing(self, config: DecodingConfig) -> Generator[None]:
-        """Measure the costs that a configuration goes by, a pass at a time, before a run; nothing if they are known."""
-        if config.drafter == "model" and RULE_INFOS[config.rule].costed:
-            yield from self.measuring()
 
     def lane(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]

@@ -6,11 +6,13 @@ start behind it. So is the browser: a machine without it skips the tests that ne
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import socket
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
     from visual.page.app_state import AppState
 
+pytest_plugins = ["support.cpu"]
+# Some images forbid Python to keep what it compiled: then each process that a test starts would compile 5,000 files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 settings.register_profile(
     "specllava",
     derandomize=True,
@@ -41,7 +47,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 # Gradio names cached pictures by content: a page that closes would take those of a page in another process along.
 os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specllava-tests-")  # costs of passes are measured anew
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specllava-tests-")  # what commands keep goes there
 if "SPECLLAVA_TESTS_SHIFT" in os.environ:
     from support.shifted_weights import shift_weights
 
@@ -64,14 +70,12 @@ def tiny() -> Pair:
 @pytest.fixture(scope="session")
 def shipped() -> Callable[[DTypeName], Pair]:
     """The toy pair as it ships, loaded once per precision."""
-    from support import models
 
     from specllava.pair import Pair
 
     @cache
     def load(dtype: DTypeName) -> Pair:
-        pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
-        return replace(pair, costs=models.COSTS)  # in place of a measurement, as for the tiny pairs
+        return Pair.from_preset("toy", device="cpu", dtype=dtype)
 
     return load
 
@@ -85,7 +89,7 @@ def pair(shipped: Callable[[DTypeName], Pair], monkeypatch: pytest.MonkeyPatch) 
 
 
 def steady_port(number: int) -> int:
-    """Return the port of a file's ``number``-th page: one for all files, so the browser keeps compiled scripts."""
+    """Return the port of the ``number``-th page of a process: the same in each run."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,11 +100,21 @@ def steady_port(number: int) -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Hide the loop of Playwright, which waits in this thread as long as the browser lives, from what has its own."""
+    loop = asyncio._get_running_loop()
+    if "browser" not in getattr(item, "fixturenames", ()):
+        asyncio._set_running_loop(None)
+    try:
+        return (yield)
+    finally:
+        asyncio._set_running_loop(loop)
+
+
+@pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[[AppState], str]]:
-    """Serve sites, each with its first paint; their addresses."""
-    import app
-    from visual.page.first_paint import FirstPaint
+    """Serve sites; their addresses."""
     from visual.page.layout import build_page
     from visual.page.serving import serve as serve_page
 
@@ -109,34 +123,38 @@ def serve() -> Iterator[Callable[[AppState], str]]:
     def serve_site(site: AppState) -> str:
         page, port = build_page(site), steady_port(len(pages))
         pages.append(page)
-        return serve_page(page, "127.0.0.1", port, block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        return serve_page(page, "127.0.0.1", port, block=False)
 
     yield serve_site
     for page in pages:
         page.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(serve: Callable[[AppState], str], tmp_path_factory: pytest.TempPathFactory) -> Server:
     """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``AppState`` instead."""
     from support.lab_traces import FakeLab
     from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
+    from specllava.core.limits import Limits
     from visual.page.app_state import AppState
+    from visual.page.run_requests import RunRequests
 
     backend = FakeBackend(pace=0.012, texts={})
     recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
     lessons = synthetic_lessons(recorded)
-    site = AppState(lambda: backend, recorded, lessons=lessons, lab=lambda: FakeLab(backend.texts))
+    requests = RunRequests(Limits(runs_per_minute=10_000, events_per_minute=10**6, sessions_per_minute=10_000))
+    site = AppState(
+        lambda: backend, recorded, requests=requests, lessons=lessons, lab=lambda: FakeLab(backend.texts)
+    )
     return Server(serve(site), backend)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shipped_page(serve: Callable[[AppState], str]) -> Server:
     """The page as it ships, over a stand-in for the models."""
+    from support.shipped_page import shipped_state
     from support.visual_traces import FakeBackend
-
-    from benchmarks.first_paint import shipped_state
 
     backend = FakeBackend(pace=0.012)
     return Server(serve(replace(shipped_state(), backend=lambda: backend)), backend)
@@ -148,7 +166,7 @@ def profile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("profile")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(profile_folder: Path) -> Iterator[Any]:
     """Chromium, as the machine has it, with its profile as the first context. It draws without a GPU's emulation.
 
@@ -183,9 +201,9 @@ def visit(server: Server, browser: Any) -> Iterator[Visitor]:
         yield open_page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_tabs(server: Server, browser: Any) -> Iterator[tuple[Visit, Visit]]:
-    """Two visitors' tabs for all tests of a file: a page takes seconds to load."""
+    """Two visitors' tabs for all tests: a page takes seconds to load."""
     with visits(browser, server.address) as open_page:
         yield open_page(), open_page()
 
@@ -198,9 +216,9 @@ def tabs(shared_tabs: tuple[Visit, Visit]) -> tuple[Visit, Visit]:
     return shared_tabs
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_tab(server: Server, browser: Any) -> Iterator[Visit]:
-    """One visitor's tab for all tests of a file."""
+    """One visitor's tab for all tests."""
     with visits(browser, server.address) as open_page:
         yield open_page()
 

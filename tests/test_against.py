@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import csv
 import gzip
 import io
@@ -10,33 +11,32 @@ import json
 import random
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from specllava.core.growth.cost_model import Costs
 from support import models
-from support.browser import script_page
 from support.visual_traces import synthetic_race
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.cost_model import Costs
 from specllava.core.metrics import Comparison, RunTotals, compare, summarise
 from specllava.core.question import Question
 from specllava.core.race_file import NamedTrace, comparison_json, write_zip
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.lab import Lab
-from specllava.lab.comparison import Side, compare_questions, same_tokens
+from specllava.lab.comparison import Side, compare_questions, same_tokens, sides
 from specllava.pair import Pair
-from visual.page.comparison import gain_sides
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
 
@@ -84,8 +84,6 @@ def test_ratios_are_total_over_total(seed: int) -> None:
     a, b = found.totals
     assert found.tau.value == pytest.approx(b.tau / a.tau)
     assert found.end_to_end.value == pytest.approx(a.end_to_end_seconds_per_token / b.end_to_end_seconds_per_token)
-    spent = [sum(row.counted[side] for row in found.rows) for side in (0, 1)]
-    assert found.counted.value == pytest.approx(b.step_tokens / spent[1] * spent[0] / a.step_tokens)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -113,7 +111,7 @@ def test_few_prompts_have_no_interval_and_none_has_no_ratio() -> None:
     one = PairedComparison("A", "B", 3, rows(0, 1)).tau
     assert one.value > 0 and one.low != one.low
     empty = PairedComparison("A", "B", 3)
-    assert empty.tau.value != empty.tau.value and empty.counted is None
+    assert empty.tau.value != empty.tau.value
     with pytest.raises(ValueError, match="1 of A, 0 of B"):
         pooled_ratio([(1, 1)], [])
 
@@ -140,24 +138,17 @@ def test_a_file_of_two_sides_comes_back_equal(seed: int, alone: bool, tmp_path: 
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_frames_are_those_of_b_with_a_in_the_first(alone: bool, tmp_path: Path) -> None:
-    path = written(tmp_path, alone=alone)
-    race = read_recorded(path)
+def test_frames_are_those_of_b_and_say_so(alone: bool, tmp_path: Path) -> None:
+    race = read_recorded(written(tmp_path, alone=alone))
     run, *steps, end = map(json.loads, race_frames(race, picture="data:,"))
-    assert (run["a_name"], run["b_name"], run["picture"]) == ("chain", "entropy 0.3", "data:,")
-    pinned = json.loads(unpacked(run["against"]))
-    assert [pinned[0]["kind"], pinned[-1]["kind"]] == ["run", "end"] and pinned[0]["picture"] is None
-
-    def said(frames: list[dict[str, Any]]) -> list[int]:
-        return [token for frame in frames if frame.get("lane") == "speculative" for token in frame["ids"]]
-
-    assert said(steps) == list(race.b.trace.token_ids)
-    assert said(pinned) == list(race.a.trace.token_ids)
+    assert run["source"] == "recorded run, side B of a comparison: entropy 0.3" and run["picture"] == "data:,"
+    said = [token for frame in steps if frame.get("lane") == "speculative" for token in frame["ids"]]
+    assert said == list(race.b.trace.token_ids)
     assert {frame["lane"] for frame in steps} == ({"target-only", "speculative"} if alone else {"speculative"})
     saved = tmp_path / "saved.json"
     saved.write_text(unpacked(end["file"]), encoding="utf-8")
     again = read_recorded(saved)
-    assert (again.a, again.b, again.target_only) == (race.a, race.b, race.target_only)
+    assert (again.speculative, again.target_only) == (race.b.trace, race.target_only)
 
 
 def unpacked(text: str) -> str:
@@ -169,7 +160,7 @@ def test_a_side_may_be_the_target_alone(tmp_path: Path) -> None:
     path = tmp_path / "ab.json"
     path.write_text(comparison_json(b, NamedTrace("no draft", target_only)), encoding="utf-8")
     run, *_ = map(json.loads, race_frames(read_recorded(path)))
-    assert run["led"] == "target-only" and json.loads(unpacked(run["against"]))[0]["led"] == "speculative"
+    assert run["led"] == "target-only"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +218,7 @@ def test_a_row_holds_its_race_packed() -> None:
         "q", None, summarise([a.trace]), summarise([b.trace]), compare(a.trace, b.trace),
         packed_race=gzip.compress(document.encode()),
     )  # fmt: skip
-    assert row.race == document and row.sameness.identical and row.counted_ratio is None
+    assert row.race == document and row.sameness.identical
     assert row.tau_ratio == pytest.approx(row.b.tau / row.a.tau)
 
 
@@ -276,33 +267,6 @@ def race_sides(row: PromptResult) -> list[DecodeTrace]:
     return [DecodeTrace.from_json(json.dumps(document[side]["trace"])) for side in ("a", "b")]
 
 
-@pytest.mark.parametrize("depth", [1, 4])
-def test_counted_seconds_are_those_of_the_passes_and_of_no_clock(tiny: Pair, depth: int) -> None:
-    """Without pruned levels a chain's passes are known from its trace: one for every guess.
-
-    Each reads one token, but for the first behind a chain that was accepted whole: that reads its last guess as well.
-    """
-    chain = DecodingConfig(rule="chain", depth=depth, nodes=4, min_log_prob=-50.0, max_new_tokens=20)
-    alone = replace(chain, drafter="none")
-    whole, found = 0, last(Lab(tiny).compare(ASKED, len(ASKED), alone, chain))
-    for row in found.rows:
-        one, two = race_sides(row)
-        assert row.counted[0] == pytest.approx(len(one.steps) * models.COSTS.verify_seconds(0))
-        levels, unread = 0.0, 0
-        for step in two.steps:
-            drafted = step.tree.drafted
-            widths = [1 + unread, *[1] * (drafted - 1)] if drafted else []
-            levels += sum(map(models.COSTS.level_seconds, widths))
-            unread = int(len(step.verification.accepted) == drafted)
-        checks = sum(models.COSTS.verify_seconds(step.tree.drafted) for step in two.steps)
-        assert row.counted[1] == pytest.approx(levels + checks, rel=1e-9)
-        whole += sum(len(step.verification.accepted) == step.tree.drafted for step in two.steps[:-1])
-    assert whole or depth > 1, "a chain was accepted whole"
-    assert (found.a, found.b) == ("drafter none", "drafter model")
-    again = last(Lab(tiny).compare(ASKED, len(ASKED), alone, chain))
-    assert again.counted == found.counted
-
-
 def test_a_comparison_can_be_stopped_after_every_step(tiny: Pair) -> None:
     config = DecodingConfig(max_new_tokens=12)
     findings = Lab(tiny).compare(ASKED, len(ASKED), config, replace(config, rule="chain"))
@@ -316,7 +280,7 @@ def test_sides_may_be_two_pairs(tiny: Pair) -> None:
     a, b = Side(models.pair("bad"), config), Side(tiny, config)
     found = last(compare_questions(ASKED, len(ASKED), a, b, target_only=True))
     assert (found.a, found.b) == ("draft “bad draft”", "draft “mixed draft”")
-    assert found.same == len(ASKED) and found.tau.value > 1 and found.counted is None
+    assert found.same == len(ASKED) and found.tau.value > 1
     one, two = race_sides(found.rows[0])
     assert (one.setting.draft, two.setting.draft) == ("bad draft", "mixed draft")
 
@@ -359,8 +323,8 @@ def test_a_question_that_cannot_be_asked_is_named(tiny: Pair) -> None:
 
 
 def exported(seed: int = 1) -> PairedComparison:
-    odd = replace(rows(seed, 1)[0], prompt='a | b, "c"\n<b>', image=None, counted=None, sameness=None)
-    parted = replace(rows(seed, 1)[0], sameness=Comparison(False, 9, 4, 0.25), counted=None)
+    odd = replace(rows(seed, 1)[0], prompt='a | b, "c"\n<b>', image=None, sameness=None)
+    parted = replace(rows(seed, 1)[0], sameness=Comparison(False, 9, 4, 0.25))
     return PairedComparison("rule chain", "rule entropy | 2", 12, (*rows(seed, 8), odd, parted))
 
 
@@ -383,7 +347,6 @@ def test_json_has_every_row_and_the_ratios_and_no_number_that_is_none() -> None:
     document = json.loads(json.dumps(to_json(found), allow_nan=False))
     assert document["rows"] == records(found)
     assert document["ratios"]["tau"]["value"] == found.tau.value
-    assert document["ratios"]["counted"] is None
     assert (document["prompts"], document["identical"], document["comparable"]) == (10, 8, 9)
     empty = json.loads(json.dumps(to_json(PairedComparison("A", "B", 3)), allow_nan=False))
     assert empty["ratios"]["tau"] == {"value": None, "low": None, "high": None}
@@ -395,7 +358,6 @@ def test_markdown_is_a_table_whatever_a_prompt_holds() -> None:
     assert len(table) == 2 + 10
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
     assert "a \\| b" in text and "\\<b\\>" in text and "10 of 12 prompts" in text
-    assert "by passes" not in text and "by passes" in to_markdown(PairedComparison("A", "B", 8, rows(1, 8)))
 
 
 def asked(*prompts: str) -> PairedComparison:
@@ -470,43 +432,28 @@ def test_kept_races_go_into_a_zip(tiny: Pair, tmp_path: Path) -> None:
         assert len(race.a.trace.token_ids) == row.a.tokens and race.prompt == row.prompt
 
 
-# --- what B's trees buy -----------------------------------------------------------------------------------------------
+# --- two pairs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rule", "other"), [("chain", "entropy"), ("topk", "chain"), ("entropy", "fixed")])
-def test_the_cost_of_checking_from_which_trees_pay_makes_both_sides_as_fast(
-    browser: Any, rule: str, other: str
-) -> None:
-    """The oracle decodes both sides again and prices every pass anew, on a curve with checking scaled to the edge."""
-    pair = replace(models.pair("mixed"), costs=models.COSTS)
-    a, b = (DecodingConfig(rule=name, max_new_tokens=24) for name in (rule, other))
-    given = gain_sides(last(Lab(pair).compare(iter(ASKED), len(ASKED), a, b)))
-    with script_page(browser, "pays_math.js") as page:
-        asked = [*given["sides"], given["costs"]]
-        gain = page.evaluate("([a, b, costs]) => script.gainOf(a, b, costs)", asked)
-        said = page.evaluate("([a, b, costs]) => script.gainSentence(a, b, costs)", asked)
-    one, many = given["costs"]["one"] / 1e3, given["costs"]["many"] / 1e3
-
-    def per_token(config: DecodingConfig, checking: float) -> tuple[float, float]:
-        """Seconds per token, and tokens per pass, where checking costs so many times what it was measured."""
-        scaled = Costs(tuple(one + checking * (value - one) for value in models.COSTS.verify), models.COSTS.draft)
-        seconds = tokens = passes = 0.0
-        for question in ASKED:
-            for event in pair.race_sides(question.image, question.text, config, config):
-                if event.lane.name == "A" and isinstance(event.item, StepTrace):
-                    seconds += scaled.step_seconds(event.draft_pass_tokens, event.item.tree.drafted)
-                    tokens, passes = tokens + len(event.item.emitted), passes + 1
-        return seconds / tokens, tokens / passes
-
-    (slow, tau), (quick, other_tau) = per_token(a, 1.0), per_token(b, 1.0)
-    assert gain["speed"] == pytest.approx(slow / quick) and gain["tokens"] == pytest.approx(other_tau / tau)
-    edge = (gain["edge"] / 1e3 - one) / (many - one)
-    assert per_token(a, edge)[0] == pytest.approx(per_token(b, edge)[0])
-    beyond = 2 * abs(edge) + 1
-    assert (per_token(a, edge + beyond)[0] > per_token(b, edge + beyond)[0]) == (not gain["wider"])
-    assert ("less than" in said or "would not pay" in said) == gain["wider"]
+def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any], Pair]) -> None:
+    pairs = shipped("float32"), shipped("float64")
+    config = DecodingConfig(max_new_tokens=24)
+    picture = models.picture(3)
+    asked = ("What is on the left?", "How many objects are there?")
+    questions = [Question(text, picture, "scene.png") for text in asked]
+    *_, found = Lab(pairs[0]).compare(iter(questions), 2, config, config, Lab(pairs[1]))
+    assert "float64" in found.b and "float64" not in found.a
+    assert all(row.sameness is not None and row.sameness.identical for row in found.rows)
 
 
-def test_models_without_costs_in_common_get_no_sentence_about_trees() -> None:
-    assert gain_sides(PairedComparison("A", "B", 8, rows(1, 8))) is None
-    assert gain_sides(PairedComparison("A", "B", 8, checking=(0.1, 0.2))) is None
+def test_models_of_one_shape_are_priced_alike_whenever_they_were_timed() -> None:
+    one, other = models.pair("mixed"), models.pair("mixed")
+    costs = Costs((1.0, 2.0), (3.0,)), Costs((10.0, 20.0), (30.0,))
+    one, other = (replace(pair, costs=own) for pair, own in zip((one, other), costs, strict=True))
+    config = DecodingConfig()
+    assert [side.costs for side in sides(one, config, other, config)] == [costs[0], costs[0]]
+    assert one.draft is not None and other.draft is not None
+    wider = replace(other, target=copy.deepcopy(other.target).to(torch.bfloat16))
+    assert [side.costs for side in sides(one, config, wider, config)] == [costs[0], Costs((10.0, 20.0), (3.0,))]
+    bare = replace(other, draft=None)
+    assert [side.costs for side in sides(one, config, bare, config)] == [None, None]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 CHURN = """
 import threading, psutil, torch
@@ -25,6 +27,7 @@ print(psutil.Process().memory_info().rss - before)
 """
 
 
+@pytest.mark.night
 def test_caches_of_many_threads_leave_nothing_behind() -> None:
     done = subprocess.run([sys.executable, "-c", CHURN], cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 30e6

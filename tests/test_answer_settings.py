@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.identity import DRAFTERS, count
 from benchmarks.shared.random_settings import GREEDY, SAMPLED, random_settings
-from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
+from benchmarks.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import MAX_SETTINGS, DecodeTrace
@@ -154,7 +154,6 @@ LANES: dict[str, dict[str, Any]] = {
     "target-only": {"drafter": "none"},
     "best": {"rule": "topk", "width": 2, "nodes": 4},
     "drawn": {"rule": "fixed", "branching": (2, 1), "children": "drawn"},
-    "traversal": {"rule": "fixed", "branching": (2, 1), "children": "drawn", "verifier": "traversal"},
 }
 
 

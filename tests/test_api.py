@@ -32,7 +32,7 @@ from visual.page.api import ENDPOINTS
 from visual.page.app_state import AppState, Models
 from visual.page.controls import FIELDS
 from visual.page.layout import build_page
-from visual.page.model_choice import Chosen, ModelChoices
+from visual.page.model_choice import DraftChoices
 from visual.page.run_requests import RunRequests
 from visual.page.serving import serve
 from visual.player.recorded import recorded_race
@@ -142,10 +142,6 @@ def test_compare_tells_both_answers_and_a_race_file_that_opens(site: Site, clien
         assert told["ended"] == "finished"
     assert found["equal"] is (alone.token_ids == together.token_ids) is True and found["first_difference"] is None
     assert found["tau"] == pytest.approx((len(together.token_ids) - 1) / found["passes"])
-    counts = found["speculative"]["metrics"]["speculative_decoding"]
-    assert counts["num_draft_tokens"] == sum(len(step.tree) - 1 for step in together.steps)
-    assert counts["num_accepted_draft_tokens"] == sum(len(step.emitted_nodes) for step in together.steps)
-    assert found["target_only"]["metrics"] == {"speculative_decoding": None}
     assert found["speed_up"] > 1
 
 
@@ -182,19 +178,17 @@ def test_without_a_draft_generate_answers_and_compare_says_why_not(site: Site, c
         client.predict(*asked, drafter="none", api_name="/compare")
 
 
-def test_a_call_chooses_draft_and_precision_where_the_page_does(tmp_path: Path) -> None:
-    backends = {Chosen("EagleVLM"): FakeBackend(), Chosen(precision="float64"): FakeBackend()}
-    others = {chosen: Models(lambda one=one: one, Mock(), Mock()) for chosen, one in backends.items()}
-    choices = ModelChoices("draft VLM", "distilled", {"EagleVLM": "one layer"}, {"float64": "exact"})
-    site = Site(tmp_path, others=others, choices=choices)
-    ways = [site.backend, *backends.values()]
+def test_a_call_chooses_a_draft_where_the_page_does(tmp_path: Path) -> None:
+    reading = FakeBackend()
+    choices = DraftChoices("draft VLM", "distilled", {"EagleVLM": "one layer"})
+    site = Site(tmp_path, others={"EagleVLM": Models(lambda: reading, Mock(), Mock())}, choices=choices)
+    ways = [site.backend, reading]
     with contextlib.closing(Client(site.address, verbose=False)) as client:
-        for number, asked in enumerate(({"draft": "draft VLM"}, {"draft": "EagleVLM"}, {"precision": "float64"})):
+        for number, asked in enumerate(({"draft": "draft VLM"}, {"draft": "EagleVLM"})):
             client.predict(handle_file(site.picture), "What?", **asked, api_name="/generate")
-            assert [len(one.closed) for one in ways] == [1] * (number + 1) + [0] * (2 - number)
+            assert [len(one.closed) for one in ways] == [1] * (number + 1) + [0] * (1 - number)
         for asked, words in (
-            ({"draft": "x"}, "there are no models"),
-            ({"precision": "int3"}, "there are no models"),
+            ({"draft": "x"}, "there is no draft"),
             ({"draft": "EagleVLM", "drafter": "none"}, "the drafter none uses no draft model"),
         ):
             with pytest.raises(AppError, match=words):

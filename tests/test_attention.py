@@ -64,7 +64,7 @@ def pair(kind: str, seed: int, noise: float = 0.01) -> Pair:
     with torch.no_grad():
         for weight in draft.model.language_model.parameters():
             weight += noise * torch.randn(weight.shape, generator=source, dtype=weight.dtype)
-    return Pair("window", speaker, draft, models.processor(), "target", "draft", costs=models.COSTS)
+    return Pair("window", speaker, draft, models.processor(), "target", "draft")
 
 
 @torch.inference_mode()

@@ -14,15 +14,12 @@ import pytest
 import torch
 from PIL import ExifTags, Image, PngImagePlugin
 from support import checkpoints, models
-from support.family_kinds import KINDS
 from transformers import LlavaProcessor
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
 from specllava.core.config import DecodingConfig
-from specllava.distill.features import size_of
 from specllava.lane import Lane
-from specllava.models.checkpoints.chat_template import apply_template, is_bounded
 from specllava.models.checkpoints.language_model import parse_device
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.compatibility import check_pair
@@ -96,27 +93,6 @@ def test_a_chat_template_that_fails_costs_one_line(template: str, words: str):
     assert line.startswith(f"the chat template of target 0 fails: {words}")
 
 
-TEMPLATES = {**{name: kind.template for name, kind in KINDS.items()}, **checkpoints.TEMPLATES}
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_published_templates_are_rendered_without_a_process(name: str):
-    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this? " * 200}]}]
-    assert is_bounded(TEMPLATES[name], [*chat, *chat] * 20, {"eos_token": "</s>"})
-
-
-def test_a_template_in_a_process_of_its_own_writes_what_transformers_does():
-    processor = copy.copy(models.processor())
-    processor.chat_template += "{% set x = 'a' * 3 %}{{ x }}{% macro m(x) %}{{ x }}{% endmacro %}{{ m('é') }}"
-    parts = [{"type": "image"}, {"type": "text", "text": "Wie heißt <b>das</b>?\n"}]
-    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[1:]}]
-    assert not is_bounded(processor.chat_template, chat, {})
-    for prompted in (True, False):
-        expected = processor.apply_chat_template(chat, add_generation_prompt=prompted)
-        assert expected.endswith("aaaé")
-        assert apply_template(processor, chat, "x", prompted) == expected
-
-
 PICTURE = {"type": "image", "image": models.picture(0)}
 TURNS = ("user", "assistant", "user")
 
@@ -138,7 +114,7 @@ TURNS = ("user", "assistant", "user")
         ([{"role": "user", "content": "<image>"}, {"role": "user", "content": "Hi"}], "contains <image>"),
         ([{"role": "user", "content": []}], "the prompt is empty"),
         ([{"role": "user", "content": [PICTURE]}], "the prompt is empty"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "neither a text nor a picture or video of the user"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "neither a text nor a picture of the user"),
         ([{"role": "user", "content": [{"type": "image", "image": None}]}], "neither a text nor a picture"),
         ([{"role": "user", "content": [{"type": "image", "image": "nowhere.png"}]}], "no image file at nowhere.png"),
         ([{"role": "user", "content": [{"type": "text", "text": "a <image>"}]}], "contains <image>"),
@@ -387,7 +363,6 @@ def test_a_projector_of_another_name_is_no_matter():
         model.model.bridge = model.model._modules.pop("multi_modal_projector")
     check_pair(target, draft, models.processor(), models.processor())
     assert target.model.bridge.linear_1.in_features == 32
-    assert size_of(target, 3) == 3 * models.RECIPE.image_tokens * 32 * 8  # bytes of float64
     assert kept_whole(target) == ["model.vision_tower", "model.bridge", "lm_head"]
     draft.config.vision_config.hidden_size = 64
     line = complaint(lambda: check_pair(target, draft, models.processor(), models.processor()))

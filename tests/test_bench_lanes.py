@@ -1,4 +1,4 @@
-"""The lanes of a benchmark: the same tokens whoever decodes, counted the same way, and failures that are told."""
+"""The lanes of a benchmark: the same tokens whoever decodes, counted the same way, and what cannot be had is told."""
 
 from dataclasses import replace
 
@@ -6,12 +6,19 @@ import pytest
 import torch
 from support import models
 
+from benchmarks.transformers_lanes import (
+    COMPILED,
+    TRANSFORMERS,
+    TRANSFORMERS_LANES,
+    LaneFailedError,
+    SightedAssistant,
+    runners_with_transformers,
+    transformers_lane,
+)
 from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, runners_of
 from specllava.bench.results import fastest_alone, results_of
 from specllava.bench.rounds import Plan, measure
-from specllava.bench.sighted_assistant import SightedAssistant
-from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, LaneFailedError, transformers_lane
 from specllava.core.config import DecodingConfig
 from specllava.runtime.engine import Engine
 
@@ -32,7 +39,7 @@ def test_every_lane_says_what_the_target_alone_says(kind, seed):
     for number in (0, 3):
         end = models.reference(number, seed)[7]
         pair = models.pair(kind, seed, eos=end)
-        runners = runners_of(pair, SHORT)
+        runners = runners_with_transformers(pair, SHORT)
         assert {REFERENCE, "entropy", "chain", "prompt-lookup", *ASSISTED} <= set(runners)
         prompt = models.prompt(number, seed)
         expected = models.expected(number, seed, 12, [end])
@@ -48,7 +55,7 @@ def test_a_sighted_assistant_sees_and_one_as_it_comes_does_not():
     """The target itself as assistant guesses everything right, once it sees the picture."""
     pair = models.pair("perfect")
     config = replace(SHORT, max_new_tokens=24)
-    runs = {name: runners_of(pair, config, ASSISTED)[name](models.prompt(0)) for name in ASSISTED}
+    runs = {name: runners_with_transformers(pair, config, ASSISTED)[name](models.prompt(0)) for name in ASSISTED}
     blind, sighted = (runs[name] for name in ASSISTED)
     assert blind.token_ids == sighted.token_ids == models.reference(0)
     guessed = [sum(step.target_width - 1 for step in run.steps) for run in (blind, sighted)]
@@ -68,20 +75,6 @@ def test_what_a_sighted_assistant_reads_is_what_the_draft_reads():
     with torch.inference_mode():
         ours = Engine(pair.draft, prompt.length).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
     torch.testing.assert_close(out.scores[0][0].double(), ours, rtol=1e-5, atol=1e-5)
-
-
-def test_a_failing_lane_of_transformers_is_told_and_the_others_go_on(monkeypatch):
-    pair = models.pair("mixed")
-    runners = runners_of(pair, SHORT, ("chain", *ASSISTED))
-
-    def fails(prompt):
-        raise LaneFailedError("RuntimeError: no luck")
-
-    runners["transformers-assisted"] = fails
-    found = measure(pair, [single(0), single(3)], runners, SHORT, QUICK)
-    assert found.failures == {"transformers-assisted": "RuntimeError: no luck"} and found.config == SHORT
-    assert set(found.runs) == {REFERENCE, "chain", "transformers-assisted-sighted"}
-    assert all(lane.mismatches == lane.ties == 0 for lane in results_of(found).values())
 
 
 def test_what_generate_raises_becomes_one_line(monkeypatch):
@@ -107,15 +100,15 @@ def test_what_generate_raises_becomes_one_line(monkeypatch):
 )
 def test_a_lane_that_cannot_be_had_costs_one_line_when_it_is_named(kind, config, name, said):
     with pytest.raises(ValueError, match=said) as told:
-        runners_of(models.pair(kind), config, (name,))
+        runners_with_transformers(models.pair(kind), config, (name,))
     assert "\n" not in str(told.value)
 
 
 def test_lanes_that_cannot_be_had_are_left_out_unless_they_are_named():
-    assert set(runners_of(models.pair(None), SHORT)) == {
+    assert set(runners_with_transformers(models.pair(None), SHORT)) == {
         REFERENCE, "prompt-lookup", "transformers", "transformers-prompt-lookup"
     }  # fmt: skip
-    drawn = runners_of(models.pair("mixed"), replace(SHORT, temperature=1.0))
+    drawn = runners_with_transformers(models.pair("mixed"), replace(SHORT, temperature=1.0))
     assert not set(drawn) & set(TRANSFORMERS_LANES) and "entropy" in drawn
 
 
@@ -149,9 +142,9 @@ def test_lanes_take_turns_in_an_order_drawn_by_the_seed():
         seen = []
         runners = {
             name: lambda prompt, seen=seen, name=name, run=run: (seen.append(name), run(prompt))[1]
-            for name, run in runners_of(pair, SHORT).items()
+            for name, run in runners_with_transformers(pair, SHORT).items()
         }
-        measure(pair, [single(3)] * 3, runners, SHORT, replace(QUICK, seed=seed, rounds=2, floor=False))
+        measure(pair, [single(3)] * 3, runners, SHORT, replace(QUICK, seed=seed, rounds=2))
         rounds = [tuple(seen[at : at + len(runners)]) for at in range(0, len(seen), len(runners))]
         assert len(rounds) == 6 and all(set(each) == set(runners) for each in rounds)
         assert len(set(rounds)) > 2
@@ -167,7 +160,7 @@ def test_warm_up_goes_on_until_two_rounds_agree_and_no_longer():
     def timed(prompt):
         return replace(target_only(prompt), wall_seconds=next(times))
 
-    plan = replace(QUICK, within=0.05, floor=False)
+    plan = replace(QUICK, within=0.05)
     found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
     assert found.warm_up.rounds == 3 and found.warm_up.agreed
     assert found.warm_up.change == pytest.approx(0.0125)
@@ -175,4 +168,22 @@ def test_warm_up_goes_on_until_two_rounds_agree_and_no_longer():
     times = iter(float(2**n) for n in range(40))
     found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
     assert found.warm_up.rounds == 5 and not found.warm_up.agreed and found.warm_up.change > 1
-    assert fastest_alone(found.runs) == REFERENCE
+    assert fastest_alone(found) == REFERENCE
+
+
+def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
+    pair, plan = models.pair(None), replace(QUICK, alone=(REFERENCE, TRANSFORMERS, COMPILED))
+    run = runners_of(pair, SHORT, ("prompt-lookup",))[REFERENCE]
+
+    def taking(seconds):
+        def timed(prompt):
+            found = run(prompt)
+            return replace(found, steps=tuple(replace(step, verify=seconds) for step in found.steps))
+
+        return timed
+
+    lanes = {REFERENCE: taking(0.3), TRANSFORMERS: taking(0.2), "transformers-assisted": taking(0.1)}
+    found = measure(pair, [single(3)], lanes, SHORT, plan)
+    assert fastest_alone(found) == TRANSFORMERS
+    speeds = {name: lane.speedup.value for name, lane in results_of(found).items()}
+    assert speeds == pytest.approx({REFERENCE: 2 / 3, TRANSFORMERS: 1.0, "transformers-assisted": 2.0}, rel=0.01)

@@ -14,9 +14,9 @@ from unittest.mock import AsyncMock
 import gradio as gr
 import httpx
 import pytest
+from support.odd_calls import odd_call
 from test_api import Site
 
-from benchmarks.visitors.mutations import odd_call
 from specllava.core.limits import Limits
 from visual.page.request_bodies import FOREIGN_FILE, CallBodies
 

@@ -11,9 +11,7 @@ import pytest
 from support.shipped_races import shipped_races, shown_traces
 from support.visual_traces import first_steps, retexted, synthetic_race
 
-from benchmarks import picture
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import judged_nodes, summarise
 from specllava.core.trace import DecodeTrace
 from visual.figures.chart import Chart
@@ -116,15 +114,6 @@ def test_words_of_the_model_are_escaped_in_figures():
     for one in charts(lanes["target-only"], hostile):
         for figure in one.figures:
             assert "<b onload" not in figure.to_json().replace("\\u003c", "<")
-
-
-def test_the_picture_of_a_benchmark_has_every_lane_and_marks_of_its_own_for_each():
-    row = {"speedup": 1.2, "tau": 2.0}
-    names = [*RULE_INFOS, "entropy deep", "my-rule", "prompt-lookup", "target-only"]
-    drawn = picture.figure(dict.fromkeys(names, row), "title").data
-    assert sum(len(trace.x) for trace in drawn) == len(names) - 1
-    marks = [(trace.marker.color, trace.marker.symbol) for trace in drawn]
-    assert len(set(marks)) == len(marks) and set(marks) > {(i.colour, i.symbol) for i in RULE_INFOS.values()}
 
 
 @cache

@@ -16,7 +16,7 @@ from recipes.toy.scene import HELD_OUT
 from specllava.bench import rounds
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.core.config import COMPARED_RULES
+from specllava.core.config import RULES
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 
@@ -105,12 +105,6 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
     assert report["identical"] == (report["target_only"]["token_ids"] == report["speculative"]["token_ids"])
     assert "identical" in printed and "tau" in printed and "times as fast" in printed
-    counts = report["speculative"]["metrics"]["speculative_decoding"]
-    assert counts["num_spec_steps"] == len(counts["per_step_drafted"]) == sum(counts["acceptance_histogram"])
-    assert counts["mean_acceptance_length"] == 1 + sum(counts["per_step_accepted"]) / counts["num_spec_steps"]
-    assert report["target_only"]["metrics"] == {"speculative_decoding": None}
-    assert main(["trace", "import", str(out)]) == 0
-    assert f"{counts['num_draft_tokens']} guesses" in capsys.readouterr().out
     traces = json.loads(trace.read_text())
     ids = [traces["speculative"]["prefill"]["first_token"]]
     ids += [token for step in traces["speculative"]["steps"] for token in step["emitted"]]
@@ -129,22 +123,20 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     assert "…" not in printed.out and "wall" in printed.out
     report = json.loads(out.read_text())
     lanes = report["lanes"]
-    others = {f"transformers{kind}" for kind in ("", "-assisted", "-assisted-sighted", "-prompt-lookup")}
-    assert set(lanes) == {"target-only", *COMPARED_RULES, "prompt-lookup", *others} and report["failures"] == {}
+    assert set(lanes) == {"target-only", *RULES, "prompt-lookup"}
     for lane in lanes.values():
         assert {"tau", "ms_per_token", "speedup", "efficiency", "mismatches", "ties", "runs"} <= set(lane)
         assert lane["mismatches"] == 0 and lane["runs"] == 3
         # The whole loop with its prefill, in seconds on the wall: no less than what the lane's own clock counts.
         assert lane["ms_per_token_wall"] >= lane["ms_per_token_end_to_end"] > 0
         low, high = lane["interval"]
-        assert low <= lane["speedup"] <= high and lane["overhead"] > -1
-    assert lanes["target-only"]["tau"] == lanes["transformers"]["tau"] == 1.0
-    assert report["reference"] in ("target-only", "transformers") and lanes[report["reference"]]["speedup"] == 1.0
-    assert lanes[report["reference"]]["interval"] == [1.0, 1.0]
+        assert low <= lane["speedup"] <= high
+    assert lanes["target-only"]["tau"] == lanes["target-only"]["speedup"] == 1.0
+    assert report["reference"] == "target-only" and lanes["target-only"]["interval"] == [1.0, 1.0]
     assert lanes["entropy"]["tau"] > 1.5
     assert len({lane["tokens"] for lane in lanes.values()}) == 1  # the same answers, counted the same way
     assert list(report["categories"]) == ["describe", "count", "story"]
-    assert {"commit", "cpu", "before", "after", "copy_gb_per_second"} <= set(report["machine"])
+    assert {"commit", "cpu", "cores", "threads"} <= set(report["machine"])
 
 
 def test_evaluate_counts_what_was_right(tmp_path):
@@ -289,9 +281,9 @@ def test_presets_are_listed(capsys):
 
 @pytest.mark.parametrize("option", ["--quantization", "--quantise"])
 def test_quantization_is_understood_in_its_old_spelling_too(option):
-    words = ["generate", "--image", "x", "--prompt", "y", option, "torchao-int8"]
+    words = ["generate", "--image", "x", "--prompt", "y", option, "int8"]
     command = cli._parse(words, cli.Command, "specllava", None)
-    assert command.pair.quantization == "torchao-int8"
+    assert command.pair.quantization == "int8"
 
 
 # ------------------------------------------------------------------------------------------- when something breaks

@@ -70,16 +70,10 @@ def test_three_scenes_on_the_toy_pair_from_end_to_end(tmp_path: Path, capsys: py
     assert files["markdown"].read_text().count("| identical |") == 3
     with zipfile.ZipFile(files["traces"]) as archive:
         archive.extractall(tmp_path)
-    steps = []
     for number, row in enumerate(rows, start=1):
         race = read_recorded(tmp_path / f"{number:03}.json")
         assert race.prompt == row["prompt"] and race.image == tmp_path / f"{number:03}.png"
         assert len(race.b.trace.steps) == int(row["passes_b"])
-        steps += [step for step in race.b.trace.steps if step.tree.drafted]
-    counts = found["b"]["metrics"]["speculative_decoding"]
-    assert counts["num_spec_steps"] == len(steps)
-    assert counts["num_draft_tokens"] == sum(step.tree.drafted for step in steps)
-    assert counts["num_accepted_draft_tokens"] == sum(len(step.emitted_nodes) for step in steps)
 
 
 def test_a_file_of_questions_is_asked_row_by_row(
@@ -163,7 +157,7 @@ def test_values_of_sides_may_begin_as_options_do() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "compare needs --prompt, with --image or --video if about those, or --data, or --scenes"),
+        ([], "compare needs --prompt, with --image if about one, or --data, or --scenes"),
         (["--a", "--rule chain"], "given are none of them"),
         (["--scenes", "3", "--prompt", "hi"], "given are --image and --prompt and --scenes"),
         (["--scenes", "0"], "--scenes is 0: 1 to 240 are possible"),

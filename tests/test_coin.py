@@ -94,7 +94,6 @@ def test_the_same_seed_tosses_the_same_and_another_another(tally: Any) -> None:
         ("best", {"max_branches": 3, "entropy_threshold": 0.0}),
         ("best", {"drafter": "none", "rule": "fixed", "children": "drawn"}),
         ("drawn", {"rule": "sequoia", "children": "drawn", "nodes": 6, "depth": 3}),
-        ("traversal", {"rule": "fixed", "children": "drawn", "branching": (2, 2), "verifier": "traversal"}),
     ],
 )
 def test_frames_tell_every_draw_with_its_words_and_node(kind: str, options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, families, family_proofs, models, video_proofs
+from support import checkpoints, families, family_proofs, models
 from support.amount import sample
 from support.family_configs import Layout
 from support.family_drafts import write_draft, write_target
@@ -26,7 +26,6 @@ from specllava import DecodeTrace, speculative_generate
 from specllava.cli.main import main
 from specllava.core.config import RULES
 from specllava.custom_generate import PAIRS
-from specllava.models.families.family import family_of
 from specllava.pair import Pair
 from specllava.verification.answer_settings import warpers
 
@@ -112,27 +111,6 @@ def drafted_inputs(drafted: Pair, number: int) -> dict[str, Any]:
     """What the draft's own processor makes of a chat."""
     reader = Pair("draft", drafted.target, None, drafted.draft_processor, "draft", "none")
     return family_proofs.own_inputs(reader, number)
-
-
-@pytest.mark.parametrize("family", video_proofs.READERS)
-def test_videos_are_read_as_their_processor_prepared_them(made, loaded, family: str):
-    """One video, a picture and a video, a video and a later turn."""
-    pair = loaded(family)
-    for number in video_proofs.CHATS:
-        inputs = video_proofs.own_inputs(pair, video_proofs.chat(number))
-        inputs |= family_of(pair.target.config).prompt_arguments(pair.target.config, inputs["input_ids"])
-        assert speculated(pair.target, inputs, made(family, "vlm")) == new_tokens(pair.target, inputs)
-
-
-def test_a_picture_in_front_of_a_video_keeps_its_place(made, loaded):
-    """And behind it; the order of the processor's tensors does not tell."""
-    pair = loaded("qwen2_vl")
-    (asked,) = video_proofs.chat(1)
-    *shown, text = asked["content"]
-    for parts in (shown, shown[::-1]):
-        inputs = video_proofs.own_inputs(pair, [{"role": "user", "content": [*parts, text]}])
-        inputs |= family_of(pair.target.config).prompt_arguments(pair.target.config, inputs["input_ids"])
-        assert speculated(pair.target, inputs, made("qwen2_vl", "vlm")) == new_tokens(pair.target, inputs)
 
 
 def test_a_draft_of_words_alone_and_one_that_cuts_pictures_alike(made, loaded, llava, tmp_path):
@@ -244,7 +222,7 @@ def test_other_input_that_is_refused(llava, made, tmp_path):
         (inputs, made("llava", "eagle"), {"draft_inputs": inputs}, "draft_inputs has no use"),
         (inputs, draft, {"max_new_tokens": 2000}, "do not fit the context of 1024"),
         (inputs | {"pixel_values": None, "pixel_values_videos": torch.zeros(1, 2, 3, 28, 28)}, draft, {},
-         "a llava is shown videos as pictures here"),
+         "reads no videos: give the processor the frames as images"),
     ]  # fmt: skip
     for given, draft_, options, named in cases:
         with pytest.raises(ValueError, match=re.escape(named)) as refused:

@@ -14,7 +14,6 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 from test_bad_input import complaint
 
 from specllava.core.config import DecodingConfig
-from specllava.models.media.media import Video
 from visual.page.dialogue import KEEP, LOST, OVER, Dialogues, edited
 from visual.page.pictures import Picture
 from visual.page.uploads import MediaList
@@ -181,8 +180,7 @@ def test_an_edited_turn_replaces_itself_and_what_follows_with_its_own_picture() 
 
 def test_several_pictures_come_with_the_message_that_they_are_new_to_and_stay_with_it() -> None:
     store, parts = Store(), tuple(one.open() for one in PICTURES)
-    frames = Video(parts, (0.0, 1.0))
-    for number, source in enumerate([MediaList(parts), MediaList((frames,)), MediaList(parts[::-1])]):
+    for number, source in enumerate([MediaList(parts), MediaList(parts * 2), MediaList(parts[::-1])]):
         for again in range(2):
             events, _ = store.dialogues.begin("a", source, "What?", CONFIG, follow=bool(number or again))
             list(events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import pickle
 import tracemalloc
@@ -26,18 +25,14 @@ from recipes.toy.export import EXPORT_START
 from recipes.toy.packing import PackedBatches
 from recipes.toy.vision import SceneBatches
 from specllava.core.config import DecodingConfig
-from specllava.distill import features as caching
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
 from specllava.distill.chats import ChatEncoder, messages
-from specllava.distill.config import Objective
-from specllava.distill.features import fingerprint, make_features, size_of
 from specllava.distill.loop import COUNT
 from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
-from specllava.distill.stage import answer_tokens, draft_model_losses
-from specllava.models.families.interface import FEATURES
+from specllava.distill.stage import answer_tokens
 from specllava.models.media.images import open_image
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
@@ -323,7 +318,7 @@ def test_a_row_is_cut_and_never_through_a_picture():
 def batches(rows, place, batch=3, seed=0, length=400, **kwargs):
     encode = encoder(length)
     numbers = kwargs.pop("numbers", torch.arange(len(rows)))
-    see = kwargs.pop("see", Pixels(encode.processor, models.target().config, place / "images"))
+    see = Pixels(encode.processor, models.target().config, place / "images")
     return RowBatches(rows, numbers, encode, batch, seed, see, place / "images")
 
 
@@ -336,16 +331,10 @@ def test_a_batch_is_a_function_of_its_number(indexed, place):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_batches_reach_a_worker_process_that_is_not_forked(indexed, place, seeing, kept):
+def test_batches_reach_a_worker_process_that_is_not_forked(indexed, place):
     """They held a cache of their own bound method and a closure, which cannot be pickled: no training on macOS, nor
     on Linux from Python 3.14 on."""
-    target, accelerator, directory = seeing
-    more = {}
-    if kept:
-        cache = make_features(directory, target, models.processor(), place / "images", names_in(indexed), accelerator)
-        more = {"see": cache}
-    made = batches(indexed, place, **more)
+    made = batches(indexed, place)
     before = made(17)  # with whatever is held by then
     again = pickle.loads(pickle.dumps(made))(17)
     assert before.keys() == again.keys() and all(torch.equal(before[key], again[key]) for key in before)
@@ -363,16 +352,6 @@ def test_batches_of_the_toy_recipe_reach_a_worker_process_that_is_not_forked(mak
     made = make(models.processor(), models.RECIPE.image_tokens)
     before, again = made(1), pickle.loads(pickle.dumps(made))(1)
     assert before.keys() == again.keys() and all(torch.equal(before[key], again[key]) for key in before)
-
-
-@pytest.mark.parametrize("count", [1, 16, 17, 50])
-def test_positions_cover_every_row_of_a_number_of_batches(indexed, place, count):
-    """A batch may read any row of its window, so features for the rows of ``count`` batches were too few."""
-    numbers = torch.arange(3000) % len(indexed)
-    made = RowBatches(indexed, numbers, encoder(), 8, 0, None, place / "images")
-    read = {position for number in range(count) for position in made._make_window(number // 16)[number % 16]}
-    assert read <= set(made.positions(count))
-    assert len(made.positions(10_000)) == 3000
 
 
 def test_every_row_is_read_once_each_time_round(indexed, place):
@@ -428,70 +407,6 @@ def test_long_rows_are_counted(indexed, place):
     assert all(answer_tokens(batch) > 0 for batch in short)
     with pytest.raises(ValueError, match="100 rows one after the other have no answer within --length 16"):
         batches(indexed, place, length=16, numbers=torch.tensor([0, 1]))(0)
-
-
-# -------------------------------------------------------------------------------------------- features
-
-
-@pytest.fixture
-def seeing(tmp_path):
-    return copy.deepcopy(models.target()).float(), Accelerator(cpu=True), tmp_path / "features"
-
-
-def names_in(indexed):
-    return [name for number in range(len(indexed)) for name in indexed[number].images]
-
-
-def test_cached_features_teach_the_same(indexed, place, seeing, monkeypatch):
-    target, accelerator, directory = seeing
-    draft = copy.deepcopy(models.draft("bad")).float()
-    monkeypatch.setattr(caching, "SHARD", size_of(target, 5))
-    cache = make_features(directory, target, models.processor(), place / "images", names_in(indexed), accelerator)
-    assert len(cache) == 40 and len(list(directory.glob("*.safetensors"))) == 8
-    losses = draft_model_losses(target, Objective())
-    for number in range(4):
-        plain = batches(indexed, place)(number)
-        cached = batches(indexed, place, see=cache)(number)
-        assert [set(one) for one in batch_pictures(cached)] == [{FEATURES}] * len(batch_pictures(plain))
-        torch.testing.assert_close(losses(draft, plain)["loss"], losses(draft, cached)["loss"])
-
-
-def test_a_cache_goes_on_with_what_it_lacks(indexed, place, seeing, monkeypatch):
-    target, accelerator, directory = seeing
-    names = sorted(names_in(indexed))
-    make_features(directory, target, models.processor(), place / "images", names[:25], accelerator)
-    before = {file.name: file.stat().st_mtime_ns for file in directory.iterdir()}
-    read = []
-    monkeypatch.setattr(caching, "Pixels", lambda *given: lambda some, _: read.extend(some) or Pixels(*given)(some))
-    whole = make_features(directory, target, models.processor(), place / "images", names, accelerator)
-    assert len(whole) == len(names) and sorted(read) == names[25:]
-    assert all((directory / name).stat().st_mtime_ns == stamp for name, stamp in before.items())
-    shapes = [one[FEATURES].shape for one in whole([names[3], names[30]])]
-    assert shapes == [(1, models.RECIPE.image_tokens, models.RECIPE.vision_hidden)] * 2
-
-
-def test_a_cache_of_another_tower_or_directory_is_refused(indexed, place, seeing, tmp_path):
-    target, accelerator, directory = seeing
-    make_features(directory, target, models.processor(), place / "images", names_in(indexed)[:2], accelerator)
-    other = copy.deepcopy(models.target(1)).float()
-    assert fingerprint(other) != fingerprint(target) == fingerprint(copy.deepcopy(target))
-    for model, images, what in ((other, place / "images", "tower"), (target, tmp_path, "images")):
-        with pytest.raises(ValueError, match=f"are those of another {what}: choose another --features"):
-            make_features(directory, model, models.processor(), images, [], accelerator)
-
-
-def test_too_little_disk_is_refused_with_numbers_before_any_work(indexed, place, seeing, capsys):
-    target, accelerator, directory = seeing
-    many = [f"{number}.jpg" for number in range(10_000)]
-    free = 512 * len(many) - 1  # 4 patches of 32 numbers of 4 bytes
-    usage = type("Usage", (), {"free": free})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(caching.shutil, "disk_usage", lambda _: usage)
-        patch.setattr(caching, "read_size", lambda path: SIZE)
-        with pytest.raises(ValueError, match=r"features of 10000 pictures need 4\.9 MiB of disk, 4\.9 MiB are free at"):
-            make_features(directory, target, models.processor(), place / "images", many, accelerator)
-    assert "vision features of 10000 pictures: 4.9 MiB" in capsys.readouterr().out
-    assert not list(directory.glob("*.safetensors"))
 
 
 # --------------------------------------------------------------------------------- the target's answers

@@ -7,27 +7,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from accelerate import Accelerator
 from PIL import Image
 from support import checkpoints
 from support.distilling import arguments, weights
 from support.family_drafts import SHORT, write_data
 
 from specllava.cli.main import main
-from specllava.distill import features as caching
 from specllava.distill.batches import RowBatches
 from specllava.distill.chats import ChatEncoder, messages
 from specllava.distill.config import Objective
-from specllava.distill.features import make_features, size_of
 from specllava.distill.losses import IGNORE
 from specllava.distill.make_draft import import_draft, init_draft
-from specllava.distill.pictures import Pixels, batch_pictures
+from specllava.distill.pictures import Pixels
 from specllava.distill.rows import index_rows
 from specllava.distill.stage import draft_model_losses
 from specllava.findings.distillation import Report
 from specllava.lane import Lane
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.families.interface import FEATURES
 from specllava.models.loading.loading import draft_class
 from specllava.models.media.images import read_size
 from specllava.pair import Pair
@@ -67,9 +63,9 @@ def command(root, output, family, made, **options):
     return arguments(root, output, **given)
 
 
-def batches(root, indexed, bundle, length=LENGTH, see=None):
+def batches(root, indexed, bundle, length=LENGTH):
     images = root / "images"
-    see = see or Pixels(bundle.processor, bundle.target.config, images)
+    see = Pixels(bundle.processor, bundle.target.config, images)
     return RowBatches(indexed, torch.arange(len(indexed)), ChatEncoder(bundle.processor, length), 3, 0, see, images)
 
 
@@ -174,28 +170,8 @@ def test_slots_are_those_of_decoding_and_are_never_cut_through(root, indexed, fa
     assert (len(counts) > 3) == (family == "llava_next")
 
 
-def test_cached_tiles_teach_the_same(root, indexed, tmp_path, monkeypatch, capsys):
-    """Pictures have different numbers of tiles; the size that is told beforehand is what they take."""
-    bundle = loaded(root, "llava_next", "init")
-    names = [name for number in range(len(indexed)) for name in indexed[number].images]
-    monkeypatch.setattr(caching, "SHARD", size_of(bundle.target, 8))
-    told, accelerator = tmp_path / "features", Accelerator(cpu=True)
-    cache = make_features(told, bundle.target, bundle.processor, root / "images", names, accelerator)
-    assert len(cache) == len(set(names)) and len(list(told.glob("*.safetensors"))) > 2
-    each = [cache([name])[0][FEATURES] for name in sorted(set(names))]
-    assert len({len(tiles) for tiles in each}) > 1
-    taken = sum(tiles.nbytes for tiles in each)
-    assert taken == size_of(bundle.target, sum(map(len, each)))
-    assert f"{taken / 2**20:.1f} MiB at" in capsys.readouterr().out
-    losses = draft_model_losses(bundle.target, Objective())
-    for number in range(4):
-        plain, kept = batches(root, indexed, bundle)(number), batches(root, indexed, bundle, see=cache)(number)
-        assert [set(one) for one in batch_pictures(kept)] == [{FEATURES}] * len(batch_pictures(plain))
-        torch.testing.assert_close(losses(bundle.draft, plain)["loss"], losses(bundle.draft, kept)["loss"])
-
-
 def test_the_projectors_stage_moves_the_newline_too(root, tmp_path):
-    options = {"projector_steps": 3, "steps": 2, "validate_every": 0, "features": tmp_path / "features"}
+    options = {"projector_steps": 3, "steps": 2, "validate_every": 0}
     assert main(command(root, tmp_path / "run", "llava_next", "init", **options)) == 0
     before = weights(root / "llava_next init")
     after = weights(tmp_path / "run" / "work" / "aligned")

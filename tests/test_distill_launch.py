@@ -21,12 +21,13 @@ LAUNCH = [
 ]  # fmt: skip
 
 
+@pytest.mark.night
 def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(tmp_path):
     """``--multi_gpu`` makes the launcher start two processes, ``--device cpu`` keeps them off any GPU (gloo)."""
     write_pair(tmp_path)
     write_data(tmp_path, 30)
     options = {"steps": 6, "projector_steps": 2, "validate_every": 0, "validation_prompts": 3}
-    together = arguments(tmp_path, tmp_path / "two", features=tmp_path / "features", **options)
+    together = arguments(tmp_path, tmp_path / "two", **options)
     done = subprocess.run(
         [sys.executable, *LAUNCH, *together], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=600, check=False,

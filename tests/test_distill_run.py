@@ -223,12 +223,11 @@ def test_a_kill_after_the_last_step_costs_nothing(place, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "work" / "checkpoints" / "draft").exists()
 
 
-def test_own_answers_and_cached_features_serve_a_run(place, tmp_path):
-    options = {"answers": "target", "features": tmp_path / "features", "temperature": 2.0, "tensorboard": True}
+def test_own_answers_serve_a_run(place, tmp_path):
+    options = {"answers": "target", "temperature": 2.0, "tensorboard": True}
     assert main(arguments(place, tmp_path / "run", **options)) == 0
     answers = (tmp_path / "run" / "work" / "answers" / "answers-0-of-1.jsonl").read_text().splitlines()
     assert len(answers) == report(tmp_path / "run").rows == 12  # what six steps of two rows need
-    assert list((tmp_path / "features").glob("features-00000.safetensors"))
     assert list((tmp_path / "run" / "tensorboard").rglob("events.out.tfevents*"))
     assert all(point["kl"] > 0 for point in report(tmp_path / "run").curve)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from support import checkpoints, families, family_configs, family_kinds
 from support.checkpoints import PADDED, WORDS
-from support.engine_loaders import EngineName, Unloadable, served
+from support.engine_loaders import EngineName, served
 from test_bad_input import complaint
 from torch import Tensor
 
@@ -19,7 +18,6 @@ from specllava.cli.main import main
 from specllava.distill.export_draft import export_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.draft_reading import LayoutName
 from specllava.models.drafts.feature_checkpoint import load_feature_draft, read_feature_draft
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
@@ -82,9 +80,9 @@ def written(directory: Path, seed: int = 0, dtype: torch.dtype = torch.float32, 
     return directory
 
 
-def exported(tmp_path: Path, root: Path, layout: LayoutName, identity_layer: bool = False, **made: Any) -> Path:
+def exported(tmp_path: Path, root: Path, **made: Any) -> Path:
     draft = written(tmp_path / "draft", **made)
-    export_draft(draft, root / "target", tmp_path / "out", layout, identity_layer)
+    export_draft(draft, root / "target", tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -111,56 +109,40 @@ def drafted(directory: Path, target: LoadedTarget) -> tuple[Tensor, Tensor]:
     return draft.logits(known), draft.logits(guessed)
 
 
-ROTATED = {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 VARIANTS = {
-    "eagle": ("eagle-sglang", {}),
-    "without bias": ("eagle-sglang", {"fc_bias": False}),
-    "two layers": ("eagle-sglang", {"num_hidden_layers": 2}),
-    "eagle, other rotations": ("eagle-sglang", ROTATED),
-    "eagle, vLLM": ("eagle-vllm", {"fc_bias": False}),
-    "two layers, vLLM": ("eagle-vllm", {"fc_bias": False, "num_hidden_layers": 2}),
-    "other rotations, vLLM": ("eagle-vllm", {"fc_bias": False, **ROTATED}),
-    "eagle3": ("eagle3", EAGLE3),
-    "all tokens": ("eagle3", EAGLE3 | {"draft_vocab_size": None}),
-    "own embeddings": ("eagle3", EAGLE3 | {"own_embeddings": True}),
-    "other layers": ("eagle3", EAGLE3 | {"state_layers": [1, 3, 7]}),
-    "layers whose outputs have the usual numbers": ("eagle3", EAGLE3 | {"state_layers": [one + 1 for one in USUAL]}),
-    "rows of positions": ("eagle3", EAGLE3 | {"mrope_section": [2, 3, 3]}),
-    "rows in turn": ("speculators", EAGLE3 | {"mrope_section": [4, 2, 2], "mrope_interleaved": True}),
-    "speculators": ("speculators", EAGLE3),
-    "residual": ("speculators", EAGLE3 | {"norm_before_residual": True, "norm_output": True}),
-    "norm before": ("speculators", EAGLE3 | {"norm_before_fc": True, "own_embeddings": True}),
-    "norms": ("speculators", EAGLE3 | {"fc_norm": True, "draft_vocab_size": None}),
-    "two layers of eagle3": ("speculators", EAGLE3 | {"num_hidden_layers": 2}),
+    "eagle3": EAGLE3,
+    "other rotations": EAGLE3 | {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "all tokens": EAGLE3 | {"draft_vocab_size": None},
+    "own embeddings": EAGLE3 | {"own_embeddings": True},
+    "other layers": EAGLE3 | {"state_layers": [1, 3, 7]},
+    "layers whose outputs have the usual numbers": EAGLE3 | {"state_layers": [one + 1 for one in USUAL]},
+    "rows of positions": EAGLE3 | {"mrope_section": [2, 3, 3]},
+    "rows in turn": EAGLE3 | {"mrope_section": [4, 2, 2], "mrope_interleaved": True},
 }
-ENGINES: dict[LayoutName, tuple[EngineName, ...]] = {
-    "eagle-sglang": ("sglang",), "eagle-vllm": ("vllm",), "eagle3": ("vllm", "sglang"), "speculators": ("vllm",),
-}  # fmt: skip
+ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_read_back_drafts_the_same(name: str, root: Path, target: LoadedTarget, tmp_path: Path) -> None:
-    layout, variant = VARIANTS[name]
-    out = exported(tmp_path, root, layout, **variant)
+    out = exported(tmp_path, root, **VARIANTS[name])
     for ours, theirs in zip(drafted(tmp_path / "draft", target), drafted(out, target), strict=True):
         assert torch.equal(ours, theirs)
         assert ours.isfinite().any(-1).all() and ours[ours.isfinite()].std() > 0.01
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_each_engine_of_a_layout_loads_the_draft_whole(name: str, root: Path, tmp_path: Path) -> None:
+def test_each_engine_loads_the_draft_whole(name: str, root: Path, tmp_path: Path) -> None:
     """Class, fields, names and shapes by a port of its loader; nothing is dropped and nothing is left at random."""
-    layout, variant = VARIANTS[name]
-    out = exported(tmp_path, root, layout, **variant)
+    out = exported(tmp_path, root, **VARIANTS[name])
     draft = read_feature_draft(Checkpoint.at(tmp_path / "draft"), Checkpoint.at(root / "target").config())
-    kind, own = draft.config.format, draft.config
-    for engine in ENGINES[layout]:
-        held = served(out, engine, kind)
-        assert held.states == (() if kind == "eagle" else tuple(own.state_layers))
+    own = draft.config
+    for engine in ENGINES:
+        held = served(out, engine)
+        assert held.states == tuple(own.state_layers)
         for name_, one in draft.named_parameters():
-            at = name_.replace("layers.0.", "midlayer.") if (engine, kind) == ("sglang", "eagle3") else name_
+            at = name_.replace("layers.0.", "midlayer.") if engine == "sglang" else name_
             assert torch.equal(held.weights[at], one)
-        if kind == "eagle3" and len(draft.d2t) < PADDED:
+        if len(draft.d2t) < PADDED:
             assert held.ids == tuple((draft.d2t + torch.arange(GUESSABLE)).tolist())
         for field in ("rope_parameters", "rms_norm_eps", "hidden_act", "head_dim", "num_hidden_layers"):
             ours, theirs = getattr(own, field), getattr(held.config, field)
@@ -169,56 +151,8 @@ def test_each_engine_of_a_layout_loads_the_draft_whole(name: str, root: Path, tm
             assert theirs == ours, field
 
 
-def test_no_other_engine_takes_the_eagle_of_one(root: Path, tmp_path: Path) -> None:
-    """SGLang's form has a bias and another name, vLLM's lacks the bias: so there are two."""
-    ours = exported(tmp_path, root, "eagle-sglang", fc_bias=False)
-    with pytest.raises(Unloadable, match="no class EagleLlamaForCausalLMEagle"):
-        served(ours, "vllm", "eagle")
-    export_draft(tmp_path / "draft", root / "target", tmp_path / "vllm", "eagle-vllm")
-    with pytest.raises(Unloadable, match="no class LlamaForCausalLM for"):
-        served(tmp_path / "vllm", "sglang", "eagle")
-    settings = settings_of(tmp_path / "vllm") | {"architectures": ["LlamaForCausalLMEagle"]}
-    checkpoints.write(tmp_path / "vllm" / "config.json", settings)
-    with pytest.raises(Unloadable, match=r"nothing for \['fc.bias'\]"):
-        served(tmp_path / "vllm", "sglang", "eagle")
-
-
-@pytest.mark.parametrize("layout", ["eagle-sglang", "eagle-vllm"])
-def test_an_input_norm_is_held_behind_a_layer_that_changes_nothing(
-    layout: LayoutName, root: Path, target: LoadedTarget, tmp_path: Path
-) -> None:
-    out = exported(tmp_path, root, layout, identity_layer=True, input_norm=True, fc_bias=False)
-    for ours, theirs in zip(drafted(tmp_path / "draft", target), drafted(out, target), strict=True):
-        assert torch.equal(ours, theirs)
-    first = EAGLE_KEYS if layout == "eagle-sglang" else VLLM_KEYS
-    later = {f"layers.1.{name}": shape for name, shape in LAYER.items()}
-    assert shapes_of(out) == first | later | {"layers.1.input_layernorm.weight": (HIDDEN,)}
-    assert served(out, ENGINES[layout][0], "eagle").config.num_hidden_layers == 2
-
-
-def test_a_bias_of_zeros_is_none(root: Path, tmp_path: Path) -> None:
-    """As SGLang's form has it where the draft has none: vLLM's holds it again."""
-    out = exported(tmp_path, root, "eagle-sglang", fc_bias=False)
-    export_draft(out, root / "target", tmp_path / "vllm", "eagle-vllm")
-    assert shapes_of(tmp_path / "vllm") == VLLM_KEYS
-
-
-def test_eagle_has_the_published_keys_and_shapes(root: Path, tmp_path: Path) -> None:
-    out = exported(tmp_path, root, "eagle-sglang", fc_bias=False, dtype=torch.bfloat16)
-    assert shapes_of(out) == EAGLE_KEYS
-    weights, settings = checkpoints.weights_of(out), settings_of(out)
-    table = checkpoints.weights_of(root / "target")["language_model.model.embed_tokens.weight"]
-    assert torch.equal(weights["embed_tokens.weight"], table.bfloat16())
-    assert {one.dtype for one in weights.values()} == {torch.bfloat16}
-    assert (settings["model_type"], settings["architectures"]) == ("llama", ["LlamaForCausalLMEagle"])
-    asked = {name: settings[name] for name in SIZES}
-    assert asked == SIZES and (settings["num_hidden_layers"], settings["head_dim"]) == (1, WIDTH)
-    assert (settings["rope_theta"], settings["rope_scaling"], settings["torch_dtype"]) == (10000.0, None, "bfloat16")
-    assert "bias" not in settings, "vLLM would take it for one of the attention's products"
-
-
 def test_eagle3_has_the_published_keys_and_counts_layers_as_each_engine_does(root: Path, tmp_path: Path) -> None:
-    out = exported(tmp_path, root, "eagle3", **EAGLE3)
+    out = exported(tmp_path, root, **EAGLE3)
     assert shapes_of(out) == EAGLE3_KEYS | MAPS | {f"midlayer.{name}": shape for name, shape in LAYER3.items()}
     weights, settings = checkpoints.weights_of(out), settings_of(out)
     ids = (weights["d2t"] + torch.arange(GUESSABLE)).tolist()
@@ -238,83 +172,54 @@ def test_a_draft_for_any_family_is_exported(family: family_kinds.FamilyName, tmp
     target = load_target("random", place, None, LoadOptions(device="cpu", dtype="float32"), lambda line: None)
     with torch.inference_mode():
         read = target.model.get_input_embeddings()(torch.arange(target.model.config.get_text_config().vocab_size))
-    for kind, layout in (("eagle", "eagle-sglang"), ("eagle3", "eagle3"), ("eagle3", "speculators")):
-        draft, out = tmp_path / f"{layout} draft", tmp_path / layout
-        save(fresh_feature_draft(target.model, kind, input_norm=False), None, draft, torch.float32)
-        if (family, kind) == ("gemma3", "eagle"):
-            line = complaint(partial(export_draft, draft, place, out, layout))
-            assert "without the factor" in line and "--drafter eagle3" in line
-            continue
-        export_draft(draft, place, out, layout)
-        for ours, theirs in zip(drafted(draft, target), drafted(out, target), strict=True):
-            torch.testing.assert_close(ours, theirs)
-        held = checkpoints.weights_of(out).get("embed_tokens.weight")
-        assert (held is not None) == (layout == "eagle-sglang" or family == "gemma3")
-        if held is not None:
-            torch.testing.assert_close(held, read)
-        settings = settings_of(out)
-        assert settings.get("target_model_type") == (None if layout == "speculators" else family)
-        assert settings.get("transformer_layer_config", settings)["hidden_act"] == "silu"
-
-
-def test_the_speculators_layout_names_its_target_and_every_variant(root: Path, tmp_path: Path) -> None:
-    out = exported(tmp_path, root, "speculators", **EAGLE3 | {"fc_norm": True, "norm_before_residual": True})
-    norms = {f"fc_norm.{number}.weight": (HIDDEN,) for number in range(3)}
-    layer = {f"layers.0.{name}": shape for name, shape in LAYER3.items()}
-    assert shapes_of(out) == EAGLE3_KEYS | MAPS | norms | layer
+    draft, out = tmp_path / "draft", tmp_path / "out"
+    save(fresh_feature_draft(target.model, "eagle3"), None, draft, torch.float32)
+    export_draft(draft, place, out)
+    for ours, theirs in zip(drafted(draft, target), drafted(out, target), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    held = checkpoints.weights_of(out).get("embed_tokens.weight")
+    assert (held is not None) == (family == "gemma3")
+    if held is not None:
+        torch.testing.assert_close(held, read)
     settings = settings_of(out)
-    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
-    assert [settings[name] for name in flags] == [True, False, True, False, False]
-    verifier = settings["speculators_config"]["verifier"]
-    assert verifier == {"name_or_path": str(root / "target"), "architectures": ["LlavaForConditionalGeneration"]}
-    nested = settings["transformer_layer_config"]
-    assert (nested["model_type"], nested["head_dim"], nested["vocab_size"]) == ("llama", WIDTH, PADDED)
-    assert settings["eagle_aux_hidden_state_layer_ids"] == USUAL and "model_type" not in settings
+    assert (settings["target_model_type"], settings["hidden_act"]) == (family, "silu")
 
 
 @pytest.mark.parametrize(
-    ("layout", "variant", "told", "way_out"),
+    ("variant", "told"),
     [
-        ("eagle-sglang", {"hidden_act": "gelu"}, "engines have silu alone", "distil a new one"),
-        ("eagle-sglang", {"input_norm": True}, "input norm", "--identity-layer"),
-        ("eagle-sglang", {"compressor": {"kind": "pool"}}, "compressed pictures", "distil one without a compressor"),
-        ("eagle-sglang", {"compressor": {"kind": "gate"}}, "compressed pictures", "distil one without a compressor"),
-        ("eagle-sglang", {"format": "msd"}, "reads pictures as msd does", "--drafter eagle"),
-        ("eagle-sglang", {"format": "vispec"}, "reads pictures as vispec does", "--drafter eagle"),
-        ("eagle-sglang", {"qkv_bias": True}, "have biases", "distil one"),
-        ("eagle-sglang", {"own_embeddings": True}, "has its own", "distil one with the target's"),
-        ("eagle-sglang", {"state_layers": [4]}, "it reads [4]", "--drafter eagle"),
-        ("eagle-sglang", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
-        ("eagle-vllm", EAGLE3, "its format is eagle3", "--format eagle3 or speculators"),
-        ("eagle-vllm", {}, "its fusion has a bias", "--format eagle-sglang"),
-        ("eagle-sglang", {"attention_bias": True}, "have biases", "distil one"),
-        ("eagle-sglang", {"mlp_bias": True}, "have biases", "distil one"),
-        ("eagle3", {}, "its format is eagle", "--format eagle-sglang or eagle-vllm"),
-        ("eagle3", EAGLE3 | {"num_hidden_layers": 2}, "it has 2 layers", "--format speculators"),
-        ("speculators", {}, "its format is eagle", "--format eagle-sglang or eagle-vllm"),
-        ("eagle3", EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual, norm_output",
-         "--format speculators"),
-        ("eagle3", EAGLE3 | {"state_layers": [2, 4]}, "it reads [2, 4]", "hidden states 1 to 7"),
-        ("speculators", EAGLE3 | {"state_layers": [2, 4, 8]}, "it reads [2, 4, 8]", "hidden states 1 to 7"),
+        ({}, "its format is eagle: distil one with --drafter eagle3"),
+        ({"compressor": {"kind": "pool"}}, "its format is eagle: distil one with --drafter eagle3"),
+        ({"format": "msd"}, "its format is msd: distil one with --drafter eagle3"),
+        ({"format": "vispec"}, "its format is vispec: distil one with --drafter eagle3"),
+        (EAGLE3 | {"hidden_act": "gelu"}, "engines have silu alone: distil one"),
+        (EAGLE3 | {"qkv_bias": True}, "have biases, which engines leave out: distil one"),
+        (EAGLE3 | {"attention_bias": True}, "have biases, which engines leave out: distil one"),
+        (EAGLE3 | {"mlp_bias": True}, "have biases, which engines leave out: distil one"),
+        (EAGLE3 | {"num_hidden_layers": 2}, "it has 2 layers: hand on the files"),
+        (EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual and norm_output: hand on"),
+        (EAGLE3 | {"norm_before_fc": True}, "it has norm_before_fc: hand on the files"),
+        (EAGLE3 | {"state_layers": [2, 4]}, "3 of the hidden states 1 to 7, and it reads [2, 4]: distil one"),
+        (EAGLE3 | {"state_layers": [2, 4, 8]}, "3 of the hidden states 1 to 7, and it reads [2, 4, 8]: distil one"),
     ],
-)  # fmt: skip
-def test_what_a_layout_cannot_hold_is_refused_with_the_way_out(
-    layout: LayoutName, variant: dict[str, Any], told: str, way_out: str, root: Path, tmp_path: Path
+)
+def test_what_the_layout_cannot_hold_is_refused_with_the_way_out(
+    variant: dict[str, Any], told: str, root: Path, tmp_path: Path
 ) -> None:
-    line = complaint(lambda: exported(tmp_path, root, layout, **variant))
-    assert line.startswith(f"the layout {layout} cannot hold draft: ") and told in line and way_out in line
+    line = complaint(lambda: exported(tmp_path, root, **variant))
+    assert line.startswith("the layout of engines cannot hold draft: ") and told in line
     assert not (tmp_path / "out").exists()
 
 
 def test_only_drafts_that_read_states_are_exported(root: Path, tmp_path: Path) -> None:
     checkpoints.write_llama(tmp_path / "llama", hidden=HIDDEN)
-    line = complaint(lambda: export_draft(tmp_path / "llama", root / "target", tmp_path / "out", "eagle3"))
+    line = complaint(lambda: export_draft(tmp_path / "llama", root / "target", tmp_path / "out"))
     assert "does not read the target's states" in line
 
 
 def test_two_ways_to_count_layers_are_agreed_or_refused(root: Path, target: LoadedTarget, tmp_path: Path) -> None:
     """Numbers that fit both ways are settled by the other list, if the two say the same layers."""
-    out = exported(tmp_path, root, "eagle3", **EAGLE3 | {"state_layers": [one + 1 for one in USUAL]})
+    out = exported(tmp_path, root, **EAGLE3 | {"state_layers": [one + 1 for one in USUAL]})
     settings = settings_of(out)
     assert settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == USUAL
     draft = load_feature_draft(Checkpoint.at(out), target.model)
@@ -328,27 +233,23 @@ def test_a_full_disk_leaves_nothing_behind(root: Path, tmp_path: Path, monkeypat
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    draft = written(tmp_path / "draft")
+    draft = written(tmp_path / "draft", **EAGLE3)
     before = sorted(tmp_path.iterdir())
     monkeypatch.setattr("specllava.distill.export_draft.save_file", full)
     with pytest.raises(OSError, match=r"out cannot be written: .*No space left"):
-        export_draft(draft, root / "target", tmp_path / "out", "eagle-sglang")
+        export_draft(draft, root / "target", tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_command_writes_and_refuses_in_one_line(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    draft = written(tmp_path / "draft", input_norm=True)
-    command = ["draft", "export", "--draft", str(draft), "--target", str(root / "target"), "--format"]
-    asked = [*command, "eagle-sglang", "--output", str(tmp_path / "out")]
-    assert main(asked) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("specllava: the layout eagle-sglang cannot hold draft: ")
-    assert main([*asked, "--identity-layer"]) == 0
-    assert f"{tmp_path / 'out'}: a draft of" in capsys.readouterr().out.replace("\n", "")
-    assert main([*asked, "--identity-layer"]) == 1
+    target, out = str(root / "target"), tmp_path / "out"
+    asked = ["draft", "export", "--target", target, "--output", str(out), "--draft"]
+    assert main([*asked, str(written(tmp_path / "eagle"))]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("specllava: the layout of engines cannot hold eagle: ")
+    draft = str(written(tmp_path / "draft", **EAGLE3))
+    assert main([*asked, draft]) == 0
+    assert f"{out}: a draft of" in capsys.readouterr().out.replace("\n", "")
+    assert main([*asked, draft]) == 1
     assert "exists already" in capsys.readouterr().err
-    written(tmp_path / "plain", fc_bias=False)
-    command[command.index(str(draft))] = str(tmp_path / "plain")
-    assert main([*command, "eagle-vllm", "--output", str(tmp_path / "vllm")]) == 0
-    assert "serves text models alone: with pictures take EAGLE-3" in capsys.readouterr().out.replace("\n", " ")

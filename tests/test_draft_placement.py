@@ -12,21 +12,20 @@ from support import checkpoints, models
 from test_draft_export import EAGLE3, HIDDEN, LAYERS, written
 
 from specllava.core.config import DecodingConfig
-from specllava.distill.export_draft import export_draft
-from specllava.models.drafts.draft_reading import LayoutName
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 
+pytestmark = pytest.mark.night
 CONFIG = DecodingConfig(max_new_tokens=8, min_log_prob=-50.0, entropy_threshold=0.5)
-KINDS: dict[str, tuple[LayoutName, dict[str, Any]]] = {"eagle": ("eagle-sglang", {}), "eagle3": ("eagle3", EAGLE3)}
+KINDS: dict[str, dict[str, Any]] = {"eagle": {}, "eagle3": EAGLE3}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("placement")
-    target = checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
-    for name, (layout, variant) in KINDS.items():
-        export_draft(written(root / f"own-{name}", **variant), target, root / name, layout)
+    checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
+    for name, variant in KINDS.items():
+        written(root / name, **variant)
     return root
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
 from support import models
 from support.browser import LAB_READY, Visit, assert_accessible, new_page
+from support.dialogues import FakeChat
 from support.lab_traces import FakeLab, synthetic_drafters
 from support.scenes import scene
 from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
@@ -23,7 +22,7 @@ from specllava.cli.page_options import PageOptions
 from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.metrics import acceptance_by_depth, summarise
 from specllava.lab import Lab
-from specllava.lab.sweep import LOOKUP, _costs
+from specllava.lab.sweep import LOOKUP
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import Preset, presets
@@ -31,15 +30,16 @@ from specllava.pair import Pair
 from visual.figures.sweep_charts import DEEPEST, DRAFTER_COLUMNS, drafters_chart
 from visual.page.app_state import AppState, Models
 from visual.page.controls import decoding_config, described_settings, settings_drawer
+from visual.page.dialogue import Dialogues
 from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.lab_views import drafters_view
-from visual.page.model_choice import DRAFT, OWN, PRECISION, Chosen, ModelChoices, chosen_models, read_models
+from visual.page.model_choice import DRAFT, OWN, DraftChoices, chosen_models, read_draft
 from visual.page.race import RACE, race_kind
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
 
 EAGLE = "EagleVLM"
-CHOICES = ModelChoices("draft VLM", "a model of its own", {EAGLE: "reads the target's states"})
+CHOICES = DraftChoices("draft VLM", "a model of its own", {EAGLE: "reads the target's states"})
 CONFIG = DecodingConfig(max_new_tokens=10, depth=3)
 ASKED = "How many objects are there?"
 
@@ -52,7 +52,7 @@ ASKED = "How many objects are there?"
 def test_another_draft_is_the_drafter_model_of_another_pair(name: str, rule: str) -> None:
     settings = {"drafter": DRAFT + name, "rule": rule}
     assert decoding_config(settings) == DecodingConfig(rule=rule)
-    assert read_models(settings) == Chosen(name)
+    assert read_draft(settings) == name
     plain, told = described_settings({"rule": rule}), described_settings(settings)
     assert (told["read"], told["refused"]) == (plain["read"], {})
     assert not name or told["summary"].startswith(f"{name} · {rule} rule")
@@ -62,8 +62,7 @@ def test_another_draft_is_the_drafter_model_of_another_pair(name: str, rule: str
     "drafter", [*get_args(DrafterName), "gpt", "draft", "DRAFT: x", "draft: model", 7, None, ["model"]]
 )
 def test_whatever_else_stands_there_means_what_it_meant(drafter: Any) -> None:
-    assert read_models({"drafter": drafter}).draft == OWN
-    assert read_models({"drafter": drafter, PRECISION: "float64"}) == Chosen(precision="float64")
+    assert read_draft({"drafter": drafter}) == OWN
     if drafter in get_args(DrafterName):
         assert decoding_config({"drafter": drafter}).drafter == drafter
     else:
@@ -72,11 +71,11 @@ def test_whatever_else_stands_there_means_what_it_meant(drafter: Any) -> None:
 
 
 def test_a_draft_that_is_not_offered_is_refused_by_name() -> None:
-    others = {Chosen(EAGLE): 1, Chosen(EAGLE, "float64"): 2}
-    assert chosen_models(others, Chosen()) is None
-    assert [chosen_models(others, chosen) for chosen in others] == [1, 2]
-    with pytest.raises(ValueError, match=f"no models 'ViSpec': choose as started; {EAGLE}; {EAGLE}, float64"):
-        chosen_models(others, Chosen("ViSpec"))
+    others = {EAGLE: 1, "before distillation": 2}
+    assert chosen_models(others, OWN) is None
+    assert [chosen_models(others, draft) for draft in others] == [1, 2]
+    with pytest.raises(ValueError, match=f"no draft 'ViSpec': choose model; {EAGLE}; before distillation"):
+        chosen_models(others, "ViSpec")
 
 
 def test_the_drawer_names_every_draft_once_beside_the_rule() -> None:
@@ -103,36 +102,33 @@ def eagle(tmp_path: Path, shipped: Callable[[Any], Pair], monkeypatch: pytest.Mo
     return folder
 
 
-def made(options: PageOptions, own: Pair) -> tuple[ModelChoices, dict[Chosen, Models]]:
-    drafts = app._drafts(options)
-    choices = app._choices(options, drafts)
-    return choices, app._others(options.running, choices, drafts, lambda: own)
+def made(options: PageOptions, own: Pair, monkeypatch: pytest.MonkeyPatch) -> tuple[DraftChoices, Mapping[str, Models]]:
+    """What a page offers over a pair that is loaded already."""
+    monkeypatch.setattr(app, "load_pair", lambda running: own)
+    state = app.make_state(options)
+    return state.choices, state.others
 
 
 def test_the_drafts_of_the_toy_pair_are_offered_and_share_its_target(
-    eagle: Path, shipped: Callable[[Any], Pair]
+    eagle: Path, shipped: Callable[[Any], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = shipped("float32")
-    choices, others = made(PageOptions(PairOptions()), own)
+    choices, others = made(PageOptions(PairOptions()), own, monkeypatch)
     assert list(choices.all_drafts()) == ["draft VLM", EAGLE, "before distillation"]
-    reading = others[Chosen(EAGLE)].backend()
+    reading = others[EAGLE].backend()
     assert isinstance(reading, Pair)
     assert reading.target is own.target and reading.draft_vision == "states"
-    assert others[Chosen(EAGLE)].backend() is reading, "made once"
-    double = others[Chosen(precision="float64")].backend()
-    both = others[Chosen(EAGLE, "float64")].backend()
-    assert isinstance(double, Pair) and isinstance(both, Pair)
-    assert both.target is double.target and both.target.dtype == torch.float64
-    assert len(others) == 3 * 3 - 1
+    assert others[EAGLE].backend() is reading, "made once"
+    assert list(others) == [EAGLE, "before distillation"]
 
 
 def test_a_page_started_with_a_draft_of_ones_own_has_that_and_those_that_are_named(
-    eagle: Path, shipped: Callable[[Any], Pair]
+    eagle: Path, shipped: Callable[[Any], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = PairOptions(draft=str(eagle))
-    choices, others = made(PageOptions(running, drafts=("toy-before",)), shipped("float32"))
-    assert (list(choices.all_drafts()), choices.precisions) == (["eagle", "toy-before"], {})
-    assert list(others) == [Chosen("toy-before")]
+    choices, others = made(PageOptions(running, drafts=("toy-before",)), shipped("float32"), monkeypatch)
+    assert list(choices.all_drafts()) == ["eagle", "toy-before"]
+    assert list(others) == ["toy-before"]
     bare = PageOptions(PairOptions(preset="llava-1.5-7b"))
     assert app._choices(bare, app._drafts(bare)).all_drafts() == {}
     published = PageOptions(PairOptions(preset="llava-1.5-7b-vispec"), drafts=("llava-1.5-7b-msd",))
@@ -173,9 +169,6 @@ def test_all_drafts_of_a_target_race_for_the_same_tokens(present: str, drafter: 
     assert [runs[name].config.drafter for name in found.values] == ["model", "model", "prompt-lookup"]
     assert [name for name, _ in found.draft_pass] == ["draft VLM", EAGLE]
     assert all(seconds > 0 for _, seconds in found.draft_pass)
-    costs = dict(zip(labs, _costs([lab.pair for lab in labs.values()]), strict=True))
-    assert costs["draft VLM"].verify == costs[EAGLE].verify, "one target, timed once"
-    assert not any(math.isnan(point.counted) for point in found.points)
     assert len(findings) >= 1 + sum(len(run.steps) for run in (found.alone, *runs.values())), "it can be closed"
 
 
@@ -238,7 +231,7 @@ class Named:
 
 def site(own: Named, other: Named) -> AppState:
     chat: Callable[[Any], Any] = lambda turns: None  # noqa: E731
-    others = {Chosen(EAGLE): Models(other.load, lambda: other.lab, chat)}
+    others = {EAGLE: Models(other.load, lambda: other.lab, chat)}
     return AppState(own.load, lab=lambda: own.lab, others=others, choices=CHOICES)
 
 
@@ -249,12 +242,32 @@ def test_a_race_runs_with_the_draft_that_was_chosen_and_the_experiment_with_all(
     requests.request(("me", RACE), RunRequest(scene(3), "What?", {"drafter": chosen}))
     list(run_updates(requests, race_kind(state), ("me", RACE)))
     assert (own.asked, other.asked) == (([], ["race"]) if chosen != "model" else (["race"], []))
-    assert state.labs(Chosen(EAGLE)) == state.labs(Chosen()) == {"draft VLM": own.lab, EAGLE: other.lab}
+    assert state.labs() == {"draft VLM": own.lab, EAGLE: other.lab}
     kind = experiment_kind(state, next(one for one in EXPERIMENTS if one.name == "drafters"))
     requests.request(("me", kind.name), RunRequest(scene(3), "What?", {"drafter": chosen}))
     *_, (view, _) = run_updates(requests, kind, ("me", kind.name))
     assert EAGLE in view
     assert (own.lab.asked, other.lab.asked) == (([], ["What?"]) if chosen != "model" else (["What?"], []))
+
+
+def test_a_follow_up_to_other_models_takes_up_what_was_said_and_reads_it_anew() -> None:
+    backend, made = FakeBackend(), list[tuple[str, FakeChat]]()
+
+    def maker(name: str) -> Callable[[Sequence[Any]], FakeChat]:
+        def make(turns: Sequence[Any]) -> FakeChat:
+            made.append((name, FakeChat(backend, turns)))
+            return made[-1][1]
+
+        return make
+
+    dialogues = Dialogues(maker("own"))
+    other = EAGLE, maker(EAGLE)
+    for number, (name, make) in enumerate([("own", None), ("own", None), other, other]):
+        asked = ("me", scene(3), f"{number}?", DecodingConfig(max_new_tokens=8))
+        events, _ = dialogues.begin(*asked, follow=number > 0, models=name, make=make)
+        list(events)
+    assert [name for name, _ in made] == ["own", EAGLE]
+    assert [turn.text for turn in made[1][1].turns] == ["0?", "1?", "2?", "3?"]
 
 
 def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
@@ -270,9 +283,9 @@ def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
     page.keyboard.press("ArrowDown")
     summary = "document.querySelector('.drawer .summary').textContent"
     page.wait_for_function(f"{summary}.startsWith('{EAGLE} · entropy rule')")
-    page.locator(".preset", has_text="cost-aware").click()
-    page.wait_for_function(f"{summary}.startsWith('{EAGLE} · cost-aware rule')")
-    assert page.locator(".preset", has_text="cost-aware").get_attribute("aria-pressed") == "true"
+    page.locator(".preset", has_text="EAGLE-2").click()
+    page.wait_for_function(f"{summary}.startsWith('{EAGLE} · topk rule')")
+    assert page.locator(".preset", has_text="EAGLE-2").get_attribute("aria-pressed") == "true"
     assert_accessible(page, ".drawer")
     page.click(".drawer-run")
     Visit(page).wait("document.querySelector('.origin').textContent.includes('live run')")

@@ -16,16 +16,13 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, Draw, StepTrace, Verification
 from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.verification.sampling import LIKELY, DrawRecorder, SeededRandom, verify_drawn, verify_traversal
+from specllava.verification.sampling import LIKELY, DrawRecorder, SeededRandom, verify_drawn
 
 SEEDS = range(40)
 PAIR_SHAPE = (((),), ((), ()))  # two guesses, which have one and two children
 OPTIONS = {
     "best": DecodingConfig(temperature=1.2, max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),
     "drawn": DecodingConfig(temperature=1.2, rule="sequoia", depth=3, nodes=6, children="drawn"),
-    "traversal": DecodingConfig(
-        temperature=1.2, rule="fixed", branching=(2, 2), children="drawn", verifier="traversal"
-    ),
     "narrow": DecodingConfig(temperature=1.2, top_k=3, rule="fixed", branching=(4, 2), children="drawn"),
     "alone": DecodingConfig(temperature=1.2, drafter="none"),
 }
@@ -37,7 +34,7 @@ def run(pair: Pair, kind: str, seed: int, length: int = 12) -> DecodeTrace:
     return models.decode(pair, models.prompt(seed % 4), config)
 
 
-def of_draws(step: StepTrace, by_branch: bool) -> Verification:
+def of_draws(step: StepTrace) -> Verification:
     """The verdict that a step's draws spell, from their numbers alone."""
     node, accepted = 0, []
     children = step.tree.children()
@@ -50,7 +47,7 @@ def of_draws(step: StepTrace, by_branch: bool) -> Verification:
             accepted = [*step.tree.path(child)[1:]]
             node = child
         else:
-            assert by_branch or draw.node == node
+            assert draw.node == node
     raise AssertionError("the last draw is the target's own")
 
 
@@ -59,7 +56,7 @@ def of_draws(step: StepTrace, by_branch: bool) -> Verification:
 def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int) -> None:
     trace = run(tiny, kind, seed)
     for step in trace.steps:
-        assert of_draws(step, kind == "traversal") == step.verification
+        assert of_draws(step) == step.verification
         for draw in step.draws:
             place = draw.tokens.index(draw.token)
             assert sum(draw.target_probs) <= 1 + 1e-6 and sum(draw.draft_probs) <= 1 + 1e-6
@@ -69,12 +66,8 @@ def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int)
                 below = [start <= draw.uniform for start in draw.starts]
                 assert sum(below) - 1 == place and below == sorted(below, reverse=True)
                 assert draw.uniform < draw.starts[place] + draw.target_prob + 1e-12
-            elif kind != "traversal":
-                assert draw.draft_prob and draw.acceptance == min(1.0, draw.target_prob / draw.draft_prob)
             else:
-                assert draw.draft_prob
-                most = min(1.0, draw.credit * draw.target_prob / draw.draft_prob)
-                assert draw.acceptance == pytest.approx(most) or draw.acceptance < most
+                assert draw.draft_prob and draw.acceptance == min(1.0, draw.target_prob / draw.draft_prob)
 
 
 @pytest.mark.parametrize("kind", ["drawn", "narrow"])
@@ -126,8 +119,7 @@ def test_without_a_temperature_nothing_is_added_to_the_file(tiny: Pair) -> None:
     assert all("draws" not in step for step in json.loads(trace.to_json())["steps"])
 
 
-@pytest.mark.parametrize("verify", [verify_drawn, verify_traversal])
-def test_an_observer_costs_no_random_number(verify) -> None:
+def test_an_observer_costs_no_random_number() -> None:
     for seed in range(200):
         world, ends = World(seed, vocabulary=4), []
         for observed in (False, True):
@@ -135,7 +127,7 @@ def test_an_observer_costs_no_random_number(verify) -> None:
             tree = drawn(world, PAIR_SHAPE)(chance)
             recorder = DrawRecorder(chance)
             given = (tree, rows(tree, world.target), rows(tree, world.draft), chance)
-            verdict = verify(*given, recorder) if observed else verify(*given)
+            verdict = verify_drawn(*given, recorder) if observed else verify_drawn(*given)
             ends.append((verdict, chance.draw(torch.full((50,), 0.02))))
         assert ends[0] == ends[1]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import models
-from support.amount import ALL, sample
+from support.amount import ALL
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks import exact as benchmark
-from benchmarks.exact import main
 from benchmarks.identity import DRAFTERS, Runner, cases
 from specllava.chat import Chat
 from specllava.cli.options import PairOptions, load_pair
 from specllava.core.branch import first_branch
-from specllava.core.config import COMPARED_RULES, RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.tree import DraftTree, Pruned
 from specllava.lane import lane_of
 from specllava.pair import Pair
@@ -86,7 +82,7 @@ def test_both_lanes_run_one_and_the_same_pass(rule: str, seed: int, monkeypatch:
     pair = models.pair("mixed", seed)
     said = {}
     for exact in (True, False):
-        running = replace(pair.running("padded", exact), costs=models.COSTS)
+        running = pair.running("padded", exact)
         lanes = [target_passes(running, prompt, one, monkeypatch) for one in (alone, config)]
         said[exact] = [tokens for tokens, _ in lanes]
         (_, single), (_, several) = lanes
@@ -128,7 +124,7 @@ def test_the_first_branch_is_a_chain_of_the_tree_and_what_lay_beside_it_is_prune
     assert len(cut) == min(16, len(beside) + len(branch.nodes))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "shape"])
+@pytest.mark.parametrize("rule", RULES)
 def test_a_verified_node_stands_where_it_stands_in_the_text(rule: str, monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[int, Any, Any]] = []
     stage = PaddedPasses.stage
@@ -206,79 +202,13 @@ def test_a_dialogue_reads_its_prompts_anew_and_both_lanes_agree():
         assert turn.trace.token_ids == turn.alone.token_ids
 
 
-@pytest.mark.parametrize("verifier", ["token", "traversal"])
-def test_drawn_guesses_are_judged_on_the_first_branch_too(verifier: str):
+def test_drawn_guesses_are_judged_on_the_first_branch_too():
     pair = replace(models.pair("perfect"), passes="padded", exact=True)
-    drawn = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "verifier": verifier}
+    drawn = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn"}
     config = DecodingConfig(**drawn, temperature=1.0, nodes=9, max_new_tokens=16)
     steps = pair.run(lane_of(config, models.prompt(0))).steps
     assert all(step.tree.parents == tuple(range(-1, len(step.tree) - 1)) for step in steps)
     assert sum(len(step.verification.accepted) for step in steps) >= sum(step.tree.drafted for step in steps) > 4
-
-
-def test_the_benchmark_counts_by_rule_what_exact_saves_and_costs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    load = Pair.from_preset
-
-    def load_priced(name: str, **options: Any) -> Pair:  # passes of bfloat16 are slow to time where no hardware has it
-        return replace(load(name, **options), costs=models.COSTS)
-
-    monkeypatch.setattr(Pair, "from_preset", load_priced)
-    monkeypatch.setattr(benchmark, "LONGEST", 24 if ALL else 6)
-    rules = sample(COMPARED_RULES, 2)
-    monkeypatch.setattr(benchmark, "COMPARED_RULES", rules)
-    main(runs=14, prompts=1, json=tmp_path / "exact.json")
-    report = json.loads((tmp_path / "exact.json").read_text())
-    assert {name: row["answers"] for name, row in report["toy"].items()} == dict.fromkeys(rules, 1)
-    assert {name: row["answers"] for name, row in report["random"].items()} == {
-        "entropy": 12, "prompt-lookup": 1, "chain": 1,
-    }  # fmt: skip
-    rows = [*report["toy"].values(), *report["random"].values()]
-    assert all(row["differ_exact"] == 0 for row in rows)
-    assert all(0 < row["passes"] <= row["tokens"] and 0 < row["passes_exact"] <= row["tokens"] for row in rows)
-    assert capsys.readouterr().out.count("| entropy |") == 2
-
-
-def test_an_interrupted_benchmark_goes_on_and_counts_what_one_run_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
-    monkeypatch.setattr(benchmark, "toy_rows", lambda prompts, dtype: {"chain": benchmark.Row(1, 0, 0, 1, 1, 1)})
-    main(runs=13, json=whole)
-    count, seen = benchmark.random_rows, list[tuple[int, int]]()
-
-    def stopping(block: tuple[int, int], **options: Any) -> dict[str, benchmark.Row]:
-        seen.append(block)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-        return count(block, **options)
-
-    monkeypatch.setattr(benchmark, "BLOCK", 4)
-    monkeypatch.setattr(benchmark, "random_rows", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        main(runs=13, json=parts)
-    assert json.loads(parts.read_text())["setting"]["runs"] == 8
-    main(runs=13, json=parts)
-    assert seen == [(0, 4), (4, 8), (8, 12), (8, 12), (12, 13)]
-    assert json.loads(parts.read_text()) == json.loads(whole.read_text())
-    with pytest.raises(ValueError, match=r"parts\.json was counted with another seed"):
-        main(runs=13, seed=1, json=parts)
-
-
-@given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 300)), max_size=6), st.integers(0, 900))
-def test_blocks_are_what_is_left_of_the_runs(held: list[tuple[int, int]], runs: int):
-    """Counted run by run."""
-    found, counted = benchmark.Found({}), set[int]()
-    for first, width in held:
-        if counted.isdisjoint(range(first, first + width)):
-            found.add((first, first + width), {})
-            counted |= set(range(first, first + width))
-    assert found.runs == len(counted)
-    blocks = list(found.blocks(runs))
-    left = [number for block in blocks for number in range(*block)]
-    assert left == [number for number in range(runs) if number not in counted]
-    assert all(0 < end - first <= benchmark.BLOCK for first, end in blocks)
 
 
 # ------------------------------------------------------------------------------------------------ the self-check

@@ -137,14 +137,13 @@ CASES = {
         "speculators", "draft has speculators_model_type 'dflash': it guesses several tokens in one pass",
         {"speculators_model_type": "dflash"},
     ),
-    "attention in chunks": Broken(
-        "eagle3", "draft has layer_types ['sliding_attention', 'chunked_attention'] for 2 layers",
-        {"layer_types": ["sliding_attention", "chunked_attention"]},
+    "a sliding window": Broken(
+        "speculators", "draft has layer_types ['full_attention', 'sliding_attention']: drafts with full_attention",
+        {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5},
         lambda weights: weights | {"layers.1.mlp.up_proj.weight": torch.zeros(96, 48)},
     ),
-    "a window without a size": Broken(
-        "eagle3", "draft has sliding_attention and sliding_window None, which is no whole number from 1",
-        {"layer_types": ["sliding_attention"]},
+    "a norm for each state": Broken(
+        "eagle3", "draft has fc_norm: drafts that norm each state", {"eagle_config": {"fc_norm": True}}
     ),
     "another way of counting": Broken(
         "eagle3", "draft has eagle_aux_layer_semantics 'trtllm': vllm and sglang are known",
@@ -308,12 +307,11 @@ def test_a_directory_that_is_neither_is_refused(
     ("of", "what"),
     [
         ("speculators, qwen3", "norms of queries and keys"),
-        ("speculators, window", "sliding windows"),
         ("eagle3, nvidia", "a bias of fc"),
         ("eagle3, the target's head", "no head of its own"),
     ],
 )
 def test_what_export_does_not_write_is_refused_and_not_left_out(target: Path, tmp_path: Path, of: str, what: str):
     draft = feature_checkpoints.write_draft(tmp_path / "draft", LAYOUTS[of])
-    assert what in complaint(lambda: export_draft(draft, target, tmp_path / "out", "speculators"))
+    assert what in complaint(lambda: export_draft(draft, target, tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -331,7 +331,7 @@ def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.Monke
     assert json.loads(parser.frames) == frames
     assert "<" not in parser.frames
     modules = ["text/plain"] * len(MODULES)
-    assert parser.kinds == ["classic", "application/json", "text/plain", *modules, "classic", "module"]
+    assert parser.kinds == ["classic", "application/json", *modules, "classic", "module"]
     assert parser.asked == []
 
 

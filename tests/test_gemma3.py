@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
-from support import families, models
+from support import families
 from torch import Tensor
 
 from specllava.core.config import DecodingConfig
@@ -26,7 +26,7 @@ WINDOW = 12  # of the checkpoint; every prompt with a picture is longer
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     made = families.write_checkpoint(tmp_path_factory.mktemp("gemma") / "gemma3", "gemma3")
-    return replace(Pair.load(made, device="cpu", dtype="float64"), costs=models.COSTS)
+    return Pair.load(made, device="cpu", dtype="float64")
 
 
 def shown(pair: Pair, *sizes: tuple[int, int]) -> Prompt:

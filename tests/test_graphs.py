@@ -175,7 +175,7 @@ def captures_of_a_race(pair: Pair, tapes: Tapes, config: DecodingConfig) -> tupl
     return before, after
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "shape"])
+@pytest.mark.parametrize("rule", RULES)
 def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: pytest.MonkeyPatch):
     """Neither at first sight of a width nor where the text crosses the end of a window."""
     monkeypatch.setattr("specllava.runtime.padded_passes.COLUMNS", 32)

@@ -83,7 +83,7 @@ def test_the_speedup_card_takes_its_colour_from_the_state() -> None:
     assert re.search(r'data-state-of="speedup"[^>]*><b data-total="speedup">', template)
 
 
-def test_the_glossary_has_the_ratio_that_was_measured() -> None:
+def test_the_page_has_the_ratio_that_was_measured() -> None:
     for alone, together in races():
         one = math.fsum(step.seconds.verify for step in alone.steps) / len(alone.steps)
         check = math.fsum(step.seconds.verify for step in together.steps) / len(together.steps)
@@ -93,7 +93,6 @@ def test_the_glossary_has_the_ratio_that_was_measured() -> None:
         assert shown.endswith(f"drafting took {100 * drafting:.0f} % of the time.")
     template = player_arguments([])["html_template"]
     assert 'data-total="pass_ratio"' in template
-    assert all("GPU" in claim for claim in re.findall(r"[^.;]*hardly longer[^.;]*", template))
 
 
 def test_the_counts_of_the_headline_agree() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from support import checkpoints
-from support.amount import sample
 from support.forked_cli import Ended, ForkedCli
 
 MOST_SECONDS = 8  # of CPU more than a call with an ordinary checkpoint takes; each of these took minutes, or all memory
@@ -119,35 +118,6 @@ def test_configurations_in_one_another_are_read_or_refused(cli: ForkedCli, targe
     (target / "config.json").write_text(text + ', "more": ' + '{"text_config":' * 800 + "1" + "}" * 801)
     ended = generate(cli, target)
     assert ended.code in (0, 1) and len(ended.lines) < 4 and ended.seconds < usual + MOST_SECONDS, ended
-
-
-# ------------------------------------------------------------------------------------------------ templates
-
-
-@pytest.mark.parametrize(
-    "template",
-    sample([
-        "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
-        "{{ 'x' * 10 ** 10 }}",
-        "{{ '%999999999d' % 1 }}",
-        "{{ '{:9999999999}'.format(1) }}",
-        "{% set x = 'xxxxxxxx' %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
-        "{% set n = namespace(x='xx') %}{% for a in 'x' * 40 %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
-        "{% set s = '" + "x" * 9000 + "' %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}"
-        "{% endfor %}{% endfor %}",
-        "{% set n = namespace(content='" + "x" * 9000 + "') %}{% for a in n.content %}{% for b in n.content %}"
-        "{% for c in n.content %}{% endfor %}{% endfor %}{% endfor %}",
-        "{% set x = '" + "x" * 90_000 + "' %}" + "{{ x }}" * 20_000,
-    ], 4),
-)  # fmt: skip
-def test_a_chat_template_without_end_is_ended(cli: ForkedCli, target: Path, usual: float, template: str):
-    (target / "chat_template.json").write_text(json.dumps({"chat_template": template}))
-    check_refused(generate(cli, target), usual, "the chat template of target", "more than two seconds or a gigabyte")
-
-
-def test_a_chat_template_of_a_megabyte_is_not_compiled(cli: ForkedCli, target: Path, usual: float):
-    (target / "chat_template.json").write_text(json.dumps({"chat_template": "{{ 1 }}" * 100_000}))
-    check_refused(generate(cli, target), usual, "has 700,000 characters: at most 262,144 are read")
 
 
 # ----------------------------------------------------------------------------------------------- tokenizers

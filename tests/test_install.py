@@ -93,6 +93,7 @@ def test_what_draws_is_an_extra_and_the_pins_are_what_both_need(installed: Path)
     assert {line.partition("==")[0] for line in lines if not line.startswith("#")} == plain | page | smol
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
@@ -115,6 +116,7 @@ def test_without_what_draws_everything_else_works(
     assert run.returncode == code and run.stderr.endswith(said), run.stderr
 
 
+@pytest.mark.night
 def test_the_toy_pair_answers_where_it_was_installed(installed: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "specllava", "generate", "--prompt", "What is there?", "--max-new-tokens", "8"]
     picture = ROOT / "assets" / "examples" / "3-count.png"
@@ -124,6 +126,7 @@ def test_the_toy_pair_answers_where_it_was_installed(installed: Path, tmp_path: 
     assert run.returncode == 0 and run.stdout.strip(), run.stderr
 
 
+@pytest.mark.night
 def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path: Path) -> None:
     race = tmp_path / "race.json"
     shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)

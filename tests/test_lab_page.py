@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import gradio as gr
 import pytest
 from support.lab_traces import FakeLab
 from support.scenes import scene
@@ -16,7 +15,7 @@ from test_runs import said
 
 from specllava.core.limits import Limits
 from visual.page.app_state import AppState
-from visual.page.lab import EXPERIMENTS, Experiment, chosen_prefix, experiment_kind
+from visual.page.lab import EXPERIMENTS, Experiment, experiment_kind
 from visual.page.layout import build_page
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import Update, run_updates
@@ -58,7 +57,7 @@ def notes(run: Iterator[Update]) -> list[str]:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_every_experiment_ends_with_a_view(experiment: Experiment):
-    more = {"sweep": "depth", "image-ablation": scene(), "forced-token": []}.get(experiment.name)
+    more = {"sweep": "depth", "image-ablation": scene()}.get(experiment.name)
     *_, (view, note) = run(FakeLab(), experiment, more=more)
     assert note == "" and json.loads(view)["answer"]
 
@@ -105,23 +104,16 @@ def test_it_does_not_run_for_ever():
 
 
 def test_nothing_is_shown_until_something_is_found():
-    """A forced token is found as a whole: its steps before yield nothing."""
+    """Words are marked once there is an answer: its steps before yield nothing."""
 
     class Steps(FakeLab):
-        def forced_token(self, *asked: Any) -> Generator[Any]:
+        def grounding(self, *asked: Any) -> Generator[Any]:
             yield from (None, None)
-            yield from super().forced_token(*asked)
+            yield from super().grounding(*asked)
 
-    updates = list(run(Steps(), EXPERIMENTS[-1], more=[]))
-    assert [view is None for view, _ in updates] == [True, False, False]
-
-
-def test_a_click_brings_whole_numbers_or_nothing():
-    assert chosen_prefix(gr.EventData(None, {"given": [3, 4]})) == [3, 4]
-    assert chosen_prefix(gr.EventData(None, {})) == chosen_prefix(gr.EventData(None, None)) == []
-    for bad in ("3", [True], [1.5], [["x"]], None):
-        with pytest.raises(gr.Error):
-            chosen_prefix(gr.EventData(None, {"given": bad}))
+    grounding = next(one for one in EXPERIMENTS if one.name == "grounding")
+    updates = list(run(Steps(), grounding, more=[]))
+    assert [view is None for view, _ in updates] == [True, False, False, False, False]
 
 
 def test_the_page_can_do_without_a_lab():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from PIL import Image
 from support.lab_traces import (
     FakeLab,
     synthetic_ablation,
-    synthetic_forced_token,
     synthetic_sweep,
     with_tree_comparison,
 )
@@ -20,14 +18,14 @@ from support.visual_traces import first_steps
 
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.metrics import drafted_tokens, summarise
+from specllava.core.metrics import drafted_tokens
 from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
-from specllava.findings.sweep import Point, Sweep
+from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
-from visual.figures.sweep_charts import COUNTED, ONE_RUN, rules_chart, sweep_chart
+from visual.figures.sweep_charts import rules_chart, sweep_chart
 from visual.page.lab import EXPERIMENTS
-from visual.page.lab_views import distillation_view, forced_token_view, image_ablation_view, rules_view, sweep_view
+from visual.page.lab_views import distillation_view, image_ablation_view, rules_view, sweep_view
 
 CONFIG = DecodingConfig()
 HOSTILE = dict.fromkeys(range(2, 40), " <b onload=x>")
@@ -48,13 +46,13 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
     chart = rules_chart(found)
     *rules, alone = chart.figures[0].data
     assert [(trace.x[0], trace.y[0]) for trace in rules] == [
-        (round(point.summary.tau, 3), round(point.counted, 3)) for point in found.points
+        (round(point.summary.tau, 3), round(point.speedup, 3)) for point in found.points
     ]
     assert len({trace.marker.symbol for trace in rules}) == len({trace.marker.color for trace in rules}) == len(RULES)
     assert [trace.name for trace in rules if "yours" in trace.name] == ["entropy (yours)"]
     assert (alone.x[0], alone.y[0]) == (1, 1)
-    fastest = max(found.points, key=lambda point: point.counted)
-    assert chart.answer.startswith(f"Fastest here: {fastest.value}, {fastest.counted:.1f}×")
+    fastest = max(found.points, key=lambda point: point.speedup)
+    assert chart.answer.startswith(f"Fastest here: {fastest.value}, {fastest.speedup:.1f}×")
     assert "token for token" in chart.answer
     assert [row[0].split()[0] for row in chart.rows] == list(RULES)
 
@@ -65,9 +63,10 @@ def test_every_rule_is_a_point_with_its_own_symbol_and_yours_is_marked():
 )
 def test_the_best_rule_is_set_against_the_target_alone(best: float, words: str):
     found = swept("rule", RULES)
-    most = max(one.speedup for _, one in found.priced)
-    scaled = tuple((value, replace(one, one=one.one * best / most)) for value, one in found.priced)
-    assert words in rules_chart(replace(found, priced=scaled)).answer
+    most = max(point.speedup for point in found.points)
+    seconds = (StepSeconds(verify=step.seconds.total * best / most) for step in found.alone.steps)
+    steps = tuple(replace(step, seconds=own) for step, own in zip(found.alone.steps, seconds, strict=True))
+    assert words in rules_chart(replace(found, alone=replace(found.alone, steps=steps))).answer
 
 
 def test_a_knob_is_a_curve_with_the_present_setting_on_it():
@@ -142,22 +141,6 @@ def test_trees_of_one_place_are_drawn_for_every_side():
     assert all({"data", "layout"} <= set(tree["figure"]) for tree in comparison["trees"])
 
 
-@pytest.mark.parametrize("end", [1, 5])
-def test_a_forced_token_shows_both_answers(end: int):
-    opened = synthetic_forced_token(CONFIG)
-    _, before = forced_token_view(opened)
-    assert "other" not in before["forced_token"] and "Choose a word" in before["answer"]
-    given = (*opened.original.token_ids[:4], opened.options[4][0].token)
-    taken = synthetic_forced_token(CONFIG, given, end=end)
-    _, view = forced_token_view(taken)
-    assert taken.forced is not None
-    new, old = (f"{summarise([one]).tau:.1f}".replace("nan", "–") for one in (taken.forced, taken.original))
-    assert str(view["answer"]).endswith(f"It took {new} tokens per target pass; the original, {old}.")
-    assert view["forced_token"]["position"] == 4 and view["forced_token"]["rejoined"] == taken.rejoined == end
-    assert len(view["forced_token"]["other"]) == 5 + end and len(view["rows"]) == 2
-    assert "gave 0.20" in view["answer"] and "nan" not in view["answer"]
-
-
 def test_a_rule_is_drawn_with_the_colour_and_symbol_that_it_registers():
     """A list beside the chart gave them by position, and began anew with the seventh rule."""
     points = rules_chart(swept("rule", RULES)).figures[0].data[: len(RULES)]
@@ -196,7 +179,7 @@ def test_progress_is_in_words():
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 @pytest.mark.parametrize("tokens", [1, 2, 160])
 def test_every_finding_can_be_shown_however_short_the_answer(experiment, tokens: int):
-    own = {"sweep": "nodes", "forced-token": (), "image-ablation": Blank(), "drafters": {"draft VLM": None}}
+    own = {"sweep": "nodes", "image-ablation": Blank(), "drafters": {"draft VLM": None}}
     more = own.get(experiment.name)
     found = experiment.start(FakeLab(HOSTILE), Blank().open(), "What?", more, replace(CONFIG, max_new_tokens=tokens))
     for one in found:
@@ -215,39 +198,6 @@ class Blank:
         return Image.new("RGB", (8, 8))
 
     preview = open
-
-
-def disturbed(found: Sweep, busy: str) -> Sweep:
-    """The sweep, if the machine had done something else whenever one rule ran."""
-    slow = StepSeconds(0.01, 0.1, 0.01)
-    runs = [
-        (value, replace(run, steps=tuple(replace(step, seconds=slow) for step in run.steps)) if value == busy else run)
-        for value, run in found.runs
-    ]
-    return replace(found, runs=tuple(runs))
-
-
-def value_of(points: tuple[Point, ...]) -> dict[object, float]:
-    return {point.value: point.worth for point in points}
-
-
-@pytest.mark.parametrize("busy", RULES)
-def test_a_busy_machine_changes_no_comparison_of_rules(busy: str) -> None:
-    """ "topk: 6.0 tokens a pass at 0.3x" was a machine that did something else meanwhile."""
-    quiet = swept("rule", RULES)
-    noisy = disturbed(quiet, busy)
-    assert value_of(noisy.points) == value_of(quiet.points)
-    assert rules_chart(noisy).answer == rules_chart(quiet).answer
-    clocks = [{row[0]: row[3] for row in rules_chart(found).rows} for found in (quiet, noisy)]
-    assert clocks[0] != clocks[1], "the clock's stands beside it"
-    assert COUNTED in rules_chart(noisy).answer
-    assert COUNTED in sweep_chart(swept("depth", (2, 4, 8))).answer
-
-
-def test_without_costs_a_sweep_compares_clocks_and_says_so() -> None:
-    found = replace(swept("rule", RULES), priced=())
-    assert all(point.worth == point.speedup and math.isnan(point.counted) for point in found.points)
-    assert ONE_RUN in rules_chart(found).answer
 
 
 def test_points_of_rules_are_labelled_beside_them() -> None:

@@ -1,4 +1,4 @@
-"""The lanes in a browser: one text with two cursors, pale words, where they meet, lines in sight, the ribbon."""
+"""The lanes in a browser: one text with two cursors, pale words, where they meet, lines in sight."""
 
 from __future__ import annotations
 
@@ -227,28 +227,6 @@ def test_the_first_word_that_differs_is_marked_in_both_lanes(saved_page: SavedPa
     assert not tab.page.locator(".lanes.met").count()
 
 
-def test_the_ribbon_has_bars_of_said_words_only_and_nothing_over_its_key(saved_page: SavedPages) -> None:
-    race = synthetic_race(1)
-    tab = saved_page(recorded_frames(*(race[name] for name in LANES)))
-    bars = """[...document.querySelectorAll('.ribbon-bar')]
-      .filter((bar) => getComputedStyle(bar).visibility === 'visible')
-      .reduce((sum, bar) => sum + bar.getAttribute('d').match(/M/g).length, 0)"""
-    said = "document.querySelectorAll('[data-lane=speculative] .word:not(.later, .pale)').length"
-    for place in (0, 300, 500, 1000):
-        tab.page.evaluate("(place) => { const scrub = document.querySelector('.scrub'); scrub.value = place; scrub.dispatchEvent(new Event('input')); }", place)  # noqa: E501
-        assert tab.page.evaluate(bars) == tab.page.evaluate(said)
-        assert f": {tab.page.evaluate(said)} words" in str(tab.page.get_attribute(".ribbon", "aria-label"))
-    assert tab.page.evaluate(said) == len(race["speculative"].token_ids)
-    lowest, key = tab.page.evaluate(
-        "[Math.max(...[...document.querySelectorAll('.ribbon-marks i')]"
-        ".map((one) => one.getBoundingClientRect().bottom)),"
-        " document.querySelector('.ribbon + .lanes-key').getBoundingClientRect().top]"
-    )
-    assert lowest <= key
-    for name in ("word-accepted", "word-target", "mark-branched", "mark-saved"):
-        assert tab.page.locator(f".player :is(.key, .lanes-key) .{name}").count() == 1
-
-
 ALONE = """body *:not(.race, .race *) { visibility: hidden !important; }
   .race { visibility: visible; position: fixed; top: 0; left: 0; width: 100%; z-index: 99; }"""
 SHIFTS = """() => {
@@ -293,4 +271,3 @@ def test_a_run_that_is_stopped_before_its_first_step_says_so(visit: Visitor) -> 
     tab.wait("document.querySelector('#notice .notice').textContent.includes('Stopped')")
     tab.wait("document.querySelector('.sentence').textContent === 'Stopped before the first step.'")
     assert tab.text(".with-pruned span") == "nothing pruned"
-    assert tab.page.locator(".ribbon.empty").count() == 1

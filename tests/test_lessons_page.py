@@ -1,21 +1,34 @@
-"""Lessons in the browser: in order, linked and pointed at."""
+"""Lessons in the browser: in order, linked and pointed at; nothing on the page gives an answer away."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.amount import sample
 from support.browser import Server, Visit, new_page
+from support.shipped_page import shipped_state
 
-from benchmarks.first_paint import shipped_state
+from visual.player.explanations import step_sentence
 
 LESSONS = shipped_state().lessons
 PHASE = """(() => {
   const now = document.querySelector(".phase-list [aria-current=step]")?.textContent ?? "";
   return /[0-9]/.test(now) ? "guess" : now;
 })()"""
+
+VISIBLE_TEXT = """() => {
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const seen = [];
+  while (walk.nextNode()) {
+    const { parentElement: at, data } = walk.currentNode;
+    if (data.trim() && at.checkVisibility({ visibilityProperty: true, opacityProperty: true })) seen.push(data);
+  }
+  return seen.join(" ").replace(/\\s+/g, " ");
+}"""
+VERDICTS = r"\d+ accepted|stay in the KV cache|the target wanted|was right|refused|never reached"
 
 
 @pytest.fixture
@@ -30,7 +43,6 @@ def page(shipped_page: Server, browser: Any) -> Iterator[Any]:
         tab.goto(shipped_page.address + query)
         tab.wait_for_selector(".tree .main-svg")
         tab.wait_for_selector(".lesson:not([hidden])")
-        tab.wait_for_selector("#first-paint", state="detached")
         return Visit(tab)
 
     yield open_page
@@ -56,6 +68,23 @@ def shows(tab: Visit, lesson: Any) -> None:
 @pytest.mark.parametrize("lesson", sample(LESSONS[1::4], 2), ids=lambda lesson: lesson.text.name)
 def test_a_link_opens_a_lesson_at_its_step_and_phase(page: Any, lesson: Any) -> None:
     shows(page(f"?lesson={lesson.number}"), lesson)
+
+
+def test_a_lesson_is_played_and_nothing_gives_its_answer_away(page: Any) -> None:
+    lesson = next(lesson for lesson in LESSONS if lesson.text.place == "tree")
+    tab = page(f"?lesson={lesson.number}&view=explain")
+    tab.wait("document.querySelector('.tree').dataset.phase")
+    assert tab.page.evaluate("document.querySelector('.tree').dataset.phase") in ("guess", "check")
+    text, trace = tab.page.evaluate(VISIBLE_TEXT), lesson.race.lead
+    assert lesson.text.question in text
+    sentence = "".join(words for _, words in step_sentence(trace, trace.steps[lesson.text.step]))
+    for told in (*re.split(r"(?<=[.:]) ", lesson.text.answer), *re.split(r"(?<=[.:]) ", sentence)):
+        assert len(told) < 12 or told.strip() not in text, told
+    assert not re.search(VERDICTS, text.replace(lesson.text.question, ""))
+    tab.page.click("[data-lesson=answer]")
+    assert tab.text(".lesson-answer") == lesson.text.answer
+    tab.page.click("[data-lesson=place]")
+    assert tab.page.locator(".pointed-at").is_visible()
 
 
 def test_previous_leads_back(page: Any) -> None:

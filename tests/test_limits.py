@@ -26,10 +26,9 @@ from specllava.core.config import DecodingConfig, options_read
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.limits import Limits, highest
 from specllava.models.media.images import MAX_PIXELS, open_image
-from specllava.models.media.video_file import MAX_FRAMES
 from visual.page import admission
 from visual.page.admission import ENVELOPE, Admission, RunRate, TooManyRuns
-from visual.page.controls import COUNTS, FIELDS, LISTS, OptionRefused, decoding_config, described_settings, limit_option
+from visual.page.controls import COUNTS, FIELDS, OptionRefused, decoding_config, described_settings, limit_option
 from visual.page.request_bodies import CallBodies
 from visual.page.run_requests import QueuePosition, RunRequest, RunRequests
 from visual.page.uploads import read_upload
@@ -45,12 +44,12 @@ def test_bounds_of_options_and_files_are_those_of_the_limits() -> None:
     """A page's limit may be smaller than such a bound and never larger, so nothing granted is refused further on."""
     assert (highest("prompt_characters"), highest("nodes") + 1) == (bounds.MAX_PROMPT_CHARACTERS, bounds.MAX_TREE)
     assert (highest("trace_bytes"), highest("turns")) == (recorded.MAX_BYTES, recorded.MAX_TURNS)
-    assert (highest("pixels"), highest("frames")) == (MAX_PIXELS, MAX_FRAMES)
+    assert highest("pixels") == MAX_PIXELS
     for option, limit in COUNTS.items():
         DecodingConfig(**{option: highest(limit)})
         with pytest.raises(ValidationError):
             DecodingConfig(**{option: highest(limit) + 1})
-    for limit in {*COUNTS.values(), *LISTS.values(), "pixels", "pictures", "frames", "trace_bytes", "turns"}:
+    for limit in {*COUNTS.values(), "list_items", "pixels", "pictures", "trace_bytes", "turns"}:
         for wrong in (0, -1, highest(limit) + 1, "x", None):
             with pytest.raises(ValidationError, match=limit):
                 Limits(**{limit: wrong})
@@ -82,7 +81,6 @@ def test_an_option_beyond_a_limit_is_refused_by_name_number_limit_and_way_out() 
         assert list(described_settings(settings | {option: most + 1}, SMALL)["refused"]) == [option]
     for rule, lists in (
         ("fixed", {"branching": [1] * 4}), ("fixed", {"branching": [3]}), ("sequoia", {"rank_acceptance": [0.1] * 4}),
-        ("shape", {"shape": list(range(11))}), ("shape", {"shape": [0, 0, 0]}),
     ):  # fmt: skip
         with pytest.raises(OptionRefused, match=f"{next(iter(lists))} is .* at most"):
             decoding_config({"rule": rule, **settings, **lists}, SMALL)
@@ -91,9 +89,9 @@ def test_an_option_beyond_a_limit_is_refused_by_name_number_limit_and_way_out() 
 def test_what_decoding_does_not_read_is_not_refused() -> None:
     """Nobody can change an option that the form hides."""
     for rule in RULE_INFOS:
-        read = options_read("model", rule, 0.0, "best")
+        read = options_read("model", rule, 0.0)
         within = {name: getattr(SMALL, limit) for name, limit in COUNTS.items() if name in read}
-        listed = {"branching": [2, 1], "rank_acceptance": [0.5], "shape": [0, 1]}
+        listed = {"branching": [2, 1], "rank_acceptance": [0.5]}
         beyond = {name: highest(limit) for name, limit in COUNTS.items() if name not in read}
         assert decoding_config({"rule": rule, **within, **listed, **beyond}, SMALL).rule == rule
 

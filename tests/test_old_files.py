@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,7 +14,9 @@ from urllib.parse import parse_qsl
 import pytest
 from PIL import Image
 
+from specllava.core.growth.rules import build_rule
 from specllava.core.trace import DecodeTrace
+from specllava.core.trace_fields import RETIRED_FIELDS, RETIRED_RULES
 from visual.player.frames import recorded_frames
 from visual.player.link import follow_link
 from visual.player.recorded import Recorded, load_recorded, read_recorded
@@ -21,6 +24,7 @@ from visual.player.standalone import standalone_page
 
 DATA = Path(__file__).parent / "data"
 EXAMPLES = Path(__file__).resolve().parents[1] / "assets" / "examples"
+SHIPPED = sorted(path for folder in ("examples", "lessons") for path in EXAMPLES.parent.joinpath(folder).glob("*.json"))
 SAVED = {"2-story": (65, 6), "3-count": (6, 1)}  # steps of both lanes, as they shipped on that date
 
 
@@ -77,6 +81,58 @@ def test_a_race_saved_under_schema_1_is_redrawn(name: str) -> None:
     assert end["kind"] == "end" and len(end["charts"]) > 0
     assert json.loads(unpacked(end["file"]))["speculative"]["steps"] == said["steps"]
     assert said["prompt"] in standalone_page(frames)
+
+
+@pytest.mark.parametrize("path", [one for one in SHIPPED if one.name != "lessons.json"], ids=lambda path: path.stem)
+def test_every_shipped_race_opens_unmodified(path: Path) -> None:
+    race = read_recorded(path)
+    assert race.lead.steps and frames_of(race)
+
+
+@pytest.mark.parametrize("field", sorted(RETIRED_FIELDS["DecodingConfig"]))
+def test_a_file_with_a_retired_option_opens_as_one_without(field: str) -> None:
+    """Whatever its value is."""
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]
+    without = {**said, "config": {name: value for name, value in said["config"].items() if name != field}}
+    read = DecodeTrace.from_json(json.dumps(without))
+    for value in ("traversal", [0, 0, 1], None):
+        said["config"][field] = value
+        assert DecodeTrace.from_json(json.dumps(said)) == read
+
+
+def test_a_draw_with_a_retired_field_opens_as_one_without() -> None:
+    race = json.loads(EXAMPLES.parent.joinpath("lessons", "coin.json").read_text(encoding="utf-8"))
+    said = race["speculative"]
+    draws = [draw for step in said["steps"] for draw in step.get("draws", ())]
+    read = DecodeTrace.from_json(json.dumps(said))
+    for draw in draws:
+        draw["credit"] = 0.5
+    assert draws and DecodeTrace.from_json(json.dumps(said)) == read
+
+
+@pytest.mark.parametrize(("rule", "told"), [("entropy", ""), ("fixed", "speculative does not say branching (now (3, ")])
+def test_an_option_that_only_another_rule_reads_is_not_missing(tmp_path: Path, rule: str, told: str) -> None:
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))
+    del said["target_only"]
+    said["speculative"]["config"]["rule"] = rule
+    del said["speculative"]["config"]["branching"]
+    path = tmp_path / "race.json"
+    path.write_text(json.dumps(said), encoding="utf-8")
+    filled = read_recorded(path).filled
+    assert filled.startswith(told) and bool(filled) == bool(told)
+
+
+@pytest.mark.parametrize("rule", RETIRED_RULES)
+def test_a_run_of_a_retired_rule_is_shown_by_its_name_and_not_repeated(rule: str) -> None:
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]
+    said["config"]["rule"] = rule
+    read = DecodeTrace.from_json(json.dumps(said))
+    assert read.rule_name == rule and json.loads(read.to_json())["config"]["rule"] == rule
+    assert f"{rule} rule" in "".join(recorded_frames(None, read))
+    with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it$"):
+        build_rule(read.config)
+    with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it"):
+        replace(read.config, drafter="none")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from support.shipped_races import shipped_races, shown_traces
 
 from specllava.core.metrics import judged_nodes, saved_tokens
-from visual.player.frames import instructive_step, recorded_frames
-from visual.player.marks import doubts, marks
+from visual.player.frames import instructive_step
 
 
 def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
@@ -32,28 +29,6 @@ def test_another_branch_saved_tokens_of_the_opening_example() -> None:
     first = next(race for race in shipped_races() if race.name == "1-describe").lead
     assert sum(map(saved_tokens, first.steps)) == 41
     assert all(any(saved_tokens(step) for step in race.lead.steps) for race in shipped_races())
-
-
-def test_marks_and_doubts_are_those_of_emitted_tokens() -> None:
-    for trace in shown_traces(20):
-        for step in trace.steps:
-            path, children = step.verification.path, step.tree.children()
-            branched = [p for p in range(len(step.emitted)) if len(children[path[p]]) > 1]
-            assert [position for _, position in marks(step)] == branched
-            forks = sum(judged.outcome == "saved" for judged in judged_nodes(step))
-            assert sum(mark == "saved" for mark, _ in marks(step)) == forks
-            assert doubts(step) == [step.tree.entropies[node] for node in path[: len(step.emitted)]]
-
-
-def test_frames_carry_marks_and_doubts_of_every_token() -> None:
-    for race in shipped_races():
-        frames = [json.loads(frame) for frame in recorded_frames(race.target_only, race.speculative)]
-        steps = [frame for frame in frames if "picture" in frame and frame["kind"] == "step"]
-        for frame, step in zip(steps, race.lead.steps, strict=True):
-            assert [tuple(mark) for mark in frame["marks"]] == marks(step)
-            assert len(frame["doubt"]) == len(frame["tokens"])
-            for shown, exact in zip(frame["doubt"], doubts(step), strict=True):
-                assert (shown is None) == (exact is None) and abs((shown or 0) - (exact or 0)) < 1e-3
 
 
 def test_a_run_opens_on_a_step_that_another_branch_saved() -> None:

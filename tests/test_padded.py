@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import weakref
@@ -16,6 +17,7 @@ import pytest
 import torch
 from support import models
 from support.amount import ALL, sample
+from support.marked_device import mark_model, marked_device
 from support.recorder import Recorder, host_reads
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,6 +32,7 @@ from specllava.decoding import race
 from specllava.lab import Lab
 from specllava.lane import lane_of
 from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
@@ -245,21 +248,20 @@ def test_a_dialogue_that_outgrows_its_slab_goes_on(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("drafter", ["model", "eagle3", "vispec", "none"])
-def test_a_step_waits_once_for_the_tree_and_once_for_the_verdict(
+def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
     rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Once more where a tree is deeper than the ones before; for each level of a rule that learns as it decodes."""
     pair = features().pair(0, drafter) if drafter in FORMATS else models.pair("mixed")
     config = DecodingConfig(
         rule=rule, drafter="none" if drafter == "none" else "model", depth=4, nodes=12, max_new_tokens=14
     )
     waits: list[str] = []
     levels = [0]
-    read, forward = Download.read, (PaddedEngine.forward, PaddedFeatureEngine.forward, PaddedFeatureEngine.read)
+    fetch, forward = Download.fetch, (PaddedEngine.forward, PaddedFeatureEngine.forward, PaddedFeatureEngine.read)
 
     def reading(download: Download, rows: slice) -> list[list[float]]:
         waits.append("read")
-        return read(download, rows)
+        return fetch(download, rows)
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         def run(engine: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +279,7 @@ def test_a_step_waits_once_for_the_tree_and_once_for_the_verdict(
         sent[0] += 1
         send(upload, nbytes)
 
-    monkeypatch.setattr(Download, "read", reading)
+    monkeypatch.setattr(Download, "fetch", reading)
     monkeypatch.setattr(Upload, "send", sending)
     for method, owner in zip(forward, (PaddedEngine, PaddedFeatureEngine, PaddedFeatureEngine), strict=True):
         monkeypatch.setattr(owner, method.__name__, counting(method))
@@ -286,19 +288,16 @@ def test_a_step_waits_once_for_the_tree_and_once_for_the_verdict(
     request.prefill()
     request.propose()
     request.verify()  # the first step makes buffers
-    trees = steps = waited = 0
+    trees = 0
     while request.finished is None:
         waits.clear()
         levels[0] = 0
         with host_reads(waits.append):
             request.propose()
             request.verify()
-        alone = drafter == "none" or request.draft_pass_tokens == ()
-        assert len(waits) <= 1 + (levels[0] if rule == "cost-aware" else 0 if alone else 2), waits
-        steps, waited, trees = steps + 1, waited + len(waits), trees + (not alone)
+        assert len(waits) == 1 + levels[0] == 1 + len(request.draft_pass_tokens), waits
+        trees += levels[0] > 0
     assert (trees > 4) == (drafter != "none")
-    if rule in ("fixed", "sequoia", "shape"):
-        assert waited == steps + trees
 
 
 @contextmanager
@@ -332,10 +331,10 @@ def test_events_tell_how_many_tokens_each_pass_of_the_draft_read(name: str, rule
 
 
 @pytest.mark.parametrize("name", ["model", "eagle"])
-def test_a_comparison_by_counted_passes_runs_them_in_the_shapes_that_were_asked_for(
+def test_a_comparison_runs_passes_in_the_shapes_that_were_asked_for(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    pair = replace(features().pair(0, name) if name in FORMATS else models.pair("mixed"), costs=models.COSTS)
+    pair = features().pair(0, name) if name in FORMATS else models.pair("mixed")
     engines, passes = recording()
     vars(pair)["engines"] = engines
     called: list[str] = []
@@ -344,7 +343,7 @@ def test_a_comparison_by_counted_passes_runs_them_in_the_shapes_that_were_asked_
         monkeypatch.setattr(kind, "forward", lambda *given, plain=plain: called.append("forward") or plain(*given))
     a, b = (DecodingConfig(rule=rule, width=3, depth=4, nodes=9, max_new_tokens=14) for rule in ("topk", "chain"))
     *_, found = Lab(pair).compare([Question("What is this?", models.picture(0))], 1, a, b)
-    assert found.rows[0].sameness.identical and min(found.rows[0].counted) > 0
+    assert found.rows[0].sameness.identical
     *_, swept = Lab(pair).sweep(models.picture(0), "What is this?", "depth", a)
     assert swept.points and not called
     assert sum(recorder.replayed for recorder in passes) > 20
@@ -451,3 +450,41 @@ def test_on_a_gpu_cudnn_plans_no_attention(device: str, kept: bool):
         assert torch.backends.cuda.cudnn_sdp_enabled() == kept
     finally:
         torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+# ---------------------------------------------------------------------------------------------- host and device
+
+SHORT = DecodingConfig(max_new_tokens=24)
+ASKED = (
+    SHORT,
+    replace(SHORT, drafter="none"),
+    replace(SHORT, temperature=1.0, top_p=0.9, seed=3),
+    replace(SHORT, temperature=1.0, rule="fixed", children="drawn"),
+)
+
+
+@pytest.mark.parametrize("kind", ["draft VLM", "eagle", "eagle3"])
+@pytest.mark.parametrize("passes", ["eager", "padded"])
+def test_passes_mix_no_tensors_of_host_and_device(passes: PassesName, kind: str):
+    """On a device that is a mark, where mixing raises; the numbers are real, so the tokens are those of the CPU."""
+    pair = models.pair("mixed") if kind == "draft VLM" else features().pair(0, kind)
+    target, draft = copy.deepcopy(pair.target), copy.deepcopy(pair.draft)
+    if isinstance(draft, FeatureDraft):
+        draft.bind(target)
+    there = replace(pair, target=target, draft=draft).running(passes)
+    asked = [(config, pair.running(passes).generate(models.picture(0), "What?", config).token_ids) for config in ASKED]
+    with marked_device():
+        for model in (target, draft):
+            mark_model(model)
+        for config, expected in asked:
+            assert there.generate(models.picture(0), "What?", config).token_ids == expected
+
+
+def test_the_marked_device_refuses_what_a_device_refuses():
+    with marked_device() as device:
+        there, here = torch.ones(3, device=device), torch.ones(3)
+        assert (there + 1).device == (there * torch.tensor(2.0)).device == device and there.cpu().device == CPU
+        assert torch.equal(there.cpu(), here) and there[torch.tensor([0])].device == device
+        for mix in (lambda: there + here, lambda: torch.where(there > 0, there, here), lambda: there.numpy()):
+            with pytest.raises(AssertionError, match="device"):
+                mix()

@@ -15,7 +15,7 @@ import pytest
 from support.browser import DRAWN, FINISHED, HOSTILE, LAB_READY, Server, Visit, Visitor, new_page
 
 
-def test_the_first_paint_teaches_without_a_click(shared_tab: Visit) -> None:
+def test_the_first_example_teaches_without_a_click(shared_tab: Visit) -> None:
     tab = shared_tab  # the first test of the file: nothing was clicked in it
     assert "recorded run" in tab.text(".origin")
     assert "identical" in tab.text(".same")
@@ -210,25 +210,6 @@ def test_an_experiment_runs_when_asked_and_answers_in_words_picture_and_table(ta
     tab.page.fill("#question textarea", "  ")
     tab.page.click("#lab-rules .lab-run")
     tab.wait("document.querySelector('#lab-rules .notice').textContent.includes('prompt is empty')")
-
-
-def test_a_word_can_be_forced_and_stays_text_on_a_phone(visit: Visitor, server: Server) -> None:
-    server.backend.texts.update(HOSTILE)
-    try:
-        tab = visit(viewport={"width": 375, "height": 800})
-        tab.page.click("#lab-forced-token .lab-run")
-        tab.page.locator("#lab-forced-token .said").nth(5).click()
-        said = tab.text("#lab-forced-token .option b")
-        tab.page.locator("#lab-forced-token .option").first.click()
-        tab.page.wait_for_selector("#lab-forced-token .telling span.forced")
-        assert tab.text("#lab-forced-token .telling span.forced").strip() == said
-        assert "in place of" in tab.text("#lab-forced-token .answer")
-        assert "<img src=x" in tab.text("#lab-forced-token .tellings")
-        assert tab.page.evaluate("window.hacked") is None
-        assert tab.page.locator("#lab-forced-token img").count() == 0
-        assert tab.page.evaluate("document.documentElement.scrollWidth") <= 375
-    finally:
-        server.backend.texts.clear()
 
 
 FAILS = """

@@ -31,7 +31,7 @@ from visual.page import replays as replays_module
 from visual.page.app_state import AppState
 from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.layout import build_page
-from visual.page.pictures import Picture
+from visual.page.pictures import NoPicture, Picture
 from visual.page.race import race_kind
 from visual.page.replays import MAX_REPLAYS, RaceReplays, follow_address, open_race_file, race_values
 from visual.page.run_requests import RunRequest, RunRequests
@@ -255,6 +255,19 @@ def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> Non
         assert value is None and said(notice) == refused
         requests.request(("me", kind.name), RunRequest(scene(), "w" * MAX_PROMPT_CHARACTERS, {}))
         assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
+
+
+def test_no_picture_is_sent_where_none_was_chosen_or_the_model_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    race = FakeBackend.race
+    monkeypatch.setattr(FakeBackend, "race", lambda *asked: shown.append(asked[1]) or race(*asked))
+    for sees, picture in ((True, NoPicture()), (False, Picture(seed=3)), (True, Picture(seed=3))):
+        requests, kind = RunRequests(), race_kind(AppState(lambda sees=sees: FakeBackend(sees=sees)))
+        requests.request(("me", kind.name), RunRequest(picture, "What?", {}))
+        *_, (frames, _) = run_updates(requests, kind, ("me", kind.name))
+        assert json.loads(frames[-1])["ending"] == "finished"
+    blank, blind, seen = shown
+    assert blank == blind == () and seen.size == Picture(seed=3).open().size
 
 
 # --- the chip -------------------------------------------------------------------------------------------------------

@@ -14,11 +14,9 @@ from support.browser import VIEWPORT, Visit, new_page
 from support.served_page import free_port
 from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
-import app
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import NO_DRAFT
 from visual.page.app_state import AppState
-from visual.page.first_paint import FirstPaint
 from visual.page.layout import build_page
 from visual.page.race import speculation_off
 from visual.page.serving import serve
@@ -33,7 +31,7 @@ def open_site(browser: Any) -> Iterator[Open]:
 
     def serve_and_visit(site: AppState) -> Visit:
         page = build_page(site)
-        address = serve(page, "127.0.0.1", free_port(), block=False, paint=FirstPaint(site, app.FIRST_PAINT))
+        address = serve(page, "127.0.0.1", free_port(), block=False)
         tab = Visit(new_page(browser, VIEWPORT, locale="en-GB"))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)

@@ -183,6 +183,7 @@ def test_inside_a_step_nothing_is_inaccessible_or_wider_than_the_page(width: int
 
 
 @pytest.mark.alone
+@pytest.mark.night
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_phase_of_the_largest_tree_is_drawn_within_50_ms(pruned: bool, saved_page: SavedPages) -> None:
     race = largest_race()

@@ -20,15 +20,11 @@ from specllava.models.loading.presets import Preset, presets
 
 MODELS = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
-ALL_LIBRARIES = ("bitsandbytes", "torchao")
 GB = 10**9
 # Of the files as the hub shows them, in GB.
 FILES = {
     "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": 1.03,
-    "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": 2.03,
     "HuggingFaceTB/SmolVLM2-2.2B-Instruct": 8.99,
-    "OpenGVLab/InternVL3-1B-hf": 1.88,
-    "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": 1.79,
 }
 
 
@@ -54,8 +50,7 @@ def test_a_presets_memory_is_what_loading_counts() -> None:
         preset = presets()[name]
         models = published.models()[str(preset.target)], draft[str(preset.draft)]
         for precision in PRECISIONS:
-            scheme = next((scheme for _, scheme, _ in precision.schemes), "none")
-            counted = estimate(*models, getattr(torch, precision.dtype), scheme, ENOUGH)
+            counted = estimate(*models, getattr(torch, precision.dtype), precision.quantization, ENOUGH)
             assert counted == preset_memory(preset, precision), (name, precision.name)
 
 
@@ -77,8 +72,8 @@ def test_the_best_precision_that_fits_is_taken_and_none_that_does_not(kind) -> N
     for name, preset in HUB.items():
         ranks = []
         for size in sizes:
-            machine = Machine(kind, size * GB, ALL_LIBRARIES)
-            order = [precision for precision, _, _ in machine.ways()]
+            machine = Machine(kind, size * GB, True)
+            order = machine.ways()
             needed = [kept.total for one in order if (kept := preset_memory(preset, one))]
             found = fit(preset, machine)
             names = [one.name for one in order]
@@ -95,13 +90,13 @@ def test_a_precision_whose_library_is_missing_is_named_and_not_taken() -> None:
     found = fit(preset, Machine("cuda", free))
     assert (found.precision, found.missing) == ("", "int8, with bitsandbytes")
     assert found.short == "needs 16.9 GB in bfloat16, 12.0 are free"
-    taken = fit(preset, Machine("cuda", free, ALL_LIBRARIES))
+    taken = fit(preset, Machine("cuda", free, True))
     assert (taken.precision, taken.dtype, taken.quantization) == ("int8", "bfloat16", "int8")
-    assert fit(preset, Machine("cpu", free, ALL_LIBRARIES)).quantization == "torchao-int8"
+    assert not fit(preset, Machine("cpu", free, True)).precision, "which quantises on a GPU alone"
 
 
 def test_the_list_says_what_fits_and_stays_within_a_hundred_columns() -> None:
-    for machine in (Machine("cpu", 12 * GB), Machine("cuda", 400 * GB, ALL_LIBRARIES)):
+    for machine in (Machine("cpu", 12 * GB), Machine("cuda", 400 * GB, True)):
         lines = listing(machine)
         assert max(map(len, lines)) <= 100
         rows = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
@@ -129,7 +124,7 @@ def test_programs_get_the_same_as_data(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_is_downloaded_already_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file short of all shards is not all of a model."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    preset = presets()["internvl3-8b-1b"]
+    preset = presets()["smolvlm2-2.2b-256m"]
     for source in (preset.target, preset.draft):
         place = tmp_path / f"models--{str(source).replace('/', '--')}"
         (place / "refs").mkdir(parents=True)
@@ -144,7 +139,7 @@ def test_what_is_downloaded_already_is_told(tmp_path: Path, monkeypatch: pytest.
     (here / "two.safetensors").touch()
     assert is_cached(str(preset.draft)) and not is_cached(str(preset.target))
     machine = Machine("cpu", 0)
-    record = next(record for record in preset_records(machine) if record["name"] == "internvl3-8b-1b")
+    record = next(record for record in preset_records(machine) if record["name"] == "smolvlm2-2.2b-256m")
     assert record["cached"] == {"target": False, "draft": True}
     assert f"{preset.draft} (downloaded)" in "\n".join(listing(machine))
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import checkpoints
+from support import checkpoints, feature_checkpoints
 from support.families import write_checkpoint
 from support.family_configs import Layout
+from support.feature_checkpoints import LAYOUTS
 from test_bad_input import complaint
-from test_draft_export import HIDDEN, LAYERS, written
+from test_draft_export import HIDDEN, LAYERS
 
 from specllava.cli.comparison import SideOptions, load_sides
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.core.config import DecodingConfig
-from specllava.distill.export_draft import export_draft
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.loading.presets import NO_FIGURES, Preset, draft_hint, presets
@@ -38,7 +38,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hub's cache with a target, and drafts for it in EAGLE's layout, one of them pickled as MSD's is."""
     root = tmp_path_factory.mktemp("hub")
     target = checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
-    draft = export_draft(written(root / "draft"), target, root / "eagle", "eagle-sglang").directory
+    draft = feature_checkpoints.write_draft(root / "eagle", LAYOUTS["eagle"])
     pickled = Path(shutil.copytree(draft, root / "msd"))
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
@@ -139,9 +139,9 @@ def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
             told = draft_hint(str(preset.target), preset.family, made)
             named = told.removeprefix("take --preset ").split(", or ")[0].split(" or ")
             assert all(presets()[name].target == preset.target and presets()[name].draft for name in named)
-    assert draft_hint("runs/mine", "mistral3", made) == made
-    smaller = "such as --draft Qwen/Qwen2.5-VL-3B-Instruct, or "
-    assert draft_hint("runs/mine", "qwen2_5_vl", made).endswith(smaller + made)
+    assert draft_hint("runs/mine", "idefics3", made) == made
+    smaller = "such as --draft HuggingFaceTB/SmolVLM2-256M-Video-Instruct, or "
+    assert draft_hint("runs/mine", "smolvlm", made).endswith(smaller + made)
 
 
 def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ class Paced:
         self._clock, self._seconds, self._end = clock, seconds, end
         self._backend = FakeBackend()
         self.info, self.sees, self.collect_race = self._backend.info, True, self._backend.collect_race
-        self.preparing = self._backend.preparing
 
     def race(self, *asked: Any) -> Generator[Any]:
         for event in self._backend.race(*asked):

@@ -9,10 +9,8 @@ import sys
 from importlib.metadata import requires
 from pathlib import Path
 
-import av
 import pytest
 from packaging.requirements import Requirement
-from PIL import Image
 
 from specllava.bench import rounds
 
@@ -41,16 +39,6 @@ def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
     assert "target passes instead of" in said and "StepTrace(" in said
 
 
-def write_clip(path):
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=8)
-        stream.width = stream.height = 64
-        for number in range(16):
-            still = av.VideoFrame.from_image(Image.new("RGB", (64, 64), (16 * number, 0, 0)))
-            container.mux(stream.encode(still))
-        container.mux(stream.encode(None))
-
-
 def _run(module, words, monkeypatch):
     """``python -m`` of a module, in this process: most commands take less than a new one takes to import torch."""
     monkeypatch.chdir(ROOT)
@@ -73,16 +61,14 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     race = tmp_path / "r"
     if "trace" in words[:1]:
         shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    if "--video" in words:
-        write_clip(tmp_path / "clip.mp4")
     small = {"40": "2", "500": "2", "20": "2", "scene.png": str(scene)} | dict.fromkeys(
         ("race.json", "gpu.json", "cpu.json"), str(race)
     )
-    small |= {name: str(tmp_path / name) for name in ("ab.csv", "ab.zip", "ab.md", "ab.json", "clip.mp4")}
+    small |= {name: str(tmp_path / name) for name in ("ab.csv", "ab.zip", "ab.md", "ab.json")}
     small |= {"runs/toy": str(tmp_path / "run"), "race.html": str(tmp_path / "race.html")}
     small |= {"edition": str(tmp_path / "edition")}
     short = ["--max-new-tokens", "16"]  # whole answers are for test_cli
-    quick = [*short, "--rounds", "1", "--lanes", "entropy", "transformers"]
+    quick = [*short, "--rounds", "1", "--lanes", "entropy", "chain"]
     more = {"train": ["--help"], "view": ["--help"], "fetch": ["--help"], "bench": quick, "--scenes": short}
     words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
     _run(module, words, monkeypatch)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import COSTS
+from pydantic import ValidationError
+from support.eagle2 import Path, Scores, best, random_scores, verified_paths
 from test_growth import ROOT, Table, limits, tables
 
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.growth.cost_model import Calibration, CostModel, Costs
-from specllava.core.growth.grow import grow
+from specllava.core.growth.grow import GrowthLimits, grow
+from specllava.core.growth.rule import TopTokens
 from specllava.core.growth.rules import build_rule
-from specllava.core.growth.rules.cost_aware import CostAwareRule, best_count
+from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.core.growth.shapes import Shape, best_shape, fixed_shape
 from specllava.core.tree import DraftTree
-from specllava.runtime.timing import normalise_by_rounds
 
 
 def expected_accepted(shape: Shape, acceptance: tuple[float, ...]) -> float:
@@ -114,150 +115,93 @@ def closed_sums(tree: DraftTree, nodes: int) -> Iterator[float]:
     return extend(1, frozenset(), 0.0)
 
 
-@given(
-    st.lists(st.floats(0.0, 1.0), max_size=12).map(lambda values: sorted(values, reverse=True)),
-    st.floats(0.05, 5.0),
-)
-def test_the_cost_aware_choice_is_the_best_of_all_sets(chances: list[float], rate: float):
-    def balance(chosen: tuple[float, ...]) -> float:
-        return sum(chosen) - rate * COSTS.verify_seconds(len(chosen))
-
-    ours = balance(tuple(chances[: best_count(chances, rate, COSTS)]))
-    for count in range(len(chances) + 1):
-        for chosen in itertools.combinations(chances, count):
-            assert ours >= balance(chosen) - 1e-9
-
-
-@given(tables, st.integers(0, 8), st.integers(1, 6), st.integers(1, 20))
-@settings(max_examples=60)
-def test_a_cost_aware_tree_stays_within_its_limits(table: Table, depth: int, width: int, nodes: int):
-    rule = CostAwareRule(CostModel(COSTS), width, nodes, max_branches=3)
-    tree = grow(ROOT, table.expand, rule, limits(depth)).tree
-    assert tree.drafted <= nodes and max(tree.depths()) <= depth
-    assert all(len(level) <= width for level in table.calls)
-
-
-def test_cost_aware_drafts_deeper_when_guesses_are_taken_and_less_when_they_are_not():
-    sure = Table(3, 6.0)
-    sizes = {}
-    for name, taken in (("taken", True), ("refused", False)):
-        rule = CostAwareRule(CostModel(COSTS), 4, 64, max_branches=3)
-        for _ in range(40):
-            tree = grow(ROOT, Table(sure.seed, sure.sharpness).expand, rule, limits(12)).tree
-            first_line = [0]
-            while taken and (children := tree.children()[first_line[-1]]):
-                first_line.append(children[0])
-            rule.update(tree, first_line)
-        sizes[name] = max(tree.depths()), tree.drafted
-    assert sizes["taken"][0] > sizes["refused"][0]
-
-
-def test_a_level_promises_what_any_child_brings_and_not_only_the_best_guess():
-    """Where two guesses are as likely as each other and both are kept, the text goes on below one of them."""
-    known = CostModel(COSTS)
-    tree = DraftTree((ROOT, 1, 2), (-1, 0, 0), (0.0, math.log(0.5), math.log(0.5)), (0.7, None, None))
-    for turn in range(200):
-        known.update(tree, (0, 1 + turn % 2), (1,))
-    assert known.hit_rate > 0.95
-    assert known.calibration.probability(0.5, best=True) == pytest.approx(0.5, abs=0.02)
-
-
-def test_when_drafting_costs_more_than_it_can_bring_nothing_is_drafted_deeper():
-    dear = Costs.fit({1: 1.0, 64: 1.0}, {1: 50.0})
-    table = Table(0, 2.0)
-    grow(ROOT, table.expand, CostAwareRule(CostModel(dear), 4, 64, max_branches=3), limits(12))
-    assert len(table.calls) == 1
-
-
-def test_the_calibration_moves_from_the_drafts_word_to_what_was_seen():
-    known = Calibration()
-    assert known.probability(0.72, best=True) == pytest.approx(0.72)
-    for _ in range(1000):
-        known.add(0.72, best=True, accepted=False)
-    assert known.probability(0.72, best=True) < 0.01
-    assert known.probability(0.4, best=True) == pytest.approx(0.4)  # another bin
-    assert known.probability(0.72, best=False) == pytest.approx(0.72)  # not the best guess
-
-
-def test_answers_learn_together():
-    known = CostModel(COSTS)
-    tree = DraftTree((1, 2, 3), (-1, 0, 0), (0.0, math.log(0.45), math.log(0.44)), (0.9, None, None))
-    for _ in range(200):
-        CostAwareRule(known, 4, 64, max_branches=3).update(tree, [0, 1])  # a rule is made anew for every answer
-    assert known.calibration.probability(0.45, best=True) > 0.95
-    assert known.calibration.probability(0.44, best=False) < 0.05
-    assert known.hit_rate > 0.95 and known.rate == pytest.approx(2 / COSTS.verify_seconds(2), rel=0.1)
-
-
-def test_what_steps_really_take_corrects_what_passes_were_measured_to_take():
-    tree = DraftTree((1, 2, 3), (-1, 0, 1), (0.0, -0.1, -0.1), (0.1, 0.1, None))
-    known, before = CostModel(COSTS), CostModel(COSTS)
-    for _ in range(300):  # this machine now checks at a third of its speed and drafts as measured
-        for each in (known, before):
-            each.update(tree, [0, 1], widths=(1, 1))
-        known.observe(draft_seconds=2 * COSTS.level_seconds(1), target_seconds=3 * COSTS.verify_seconds(2))
-    assert known.prices_per_second == pytest.approx((known.rate, 3 * known.rate))
-    assert known.rate == pytest.approx(2 / (2 * COSTS.level_seconds(1) + 3 * COSTS.verify_seconds(2)), rel=0.1)
-    assert known.rate < before.rate
-    for _ in range(300):  # and is quick again
-        known.update(tree, [0, 1], widths=(1, 1))
-        known.observe(draft_seconds=2 * COSTS.level_seconds(1), target_seconds=COSTS.verify_seconds(2))
-    assert known.prices_per_second[1] == pytest.approx(known.rate, rel=0.15)
-
-
-def test_dear_drafting_that_only_the_clock_shows_is_given_up():
-    tree = DraftTree((1, 2), (-1, 0), (0.0, -0.1), (0.1, None))
-    known, table = CostModel(COSTS), Table(0, 2.0)
-    for _ in range(20):
-        known.update(tree, [0], widths=(1,))
-        known.observe(draft_seconds=50 * COSTS.level_seconds(1), target_seconds=COSTS.verify_seconds(1))
-    grow(ROOT, table.expand, CostAwareRule(known, 4, 64, max_branches=3), limits(12))
-    assert len(table.calls) == 1
-
-
-@given(st.lists(st.floats(0.001, 1.0), min_size=12, max_size=12))
-def test_costs_never_fall_whatever_was_measured(values: list[float]):
-    costs = Costs.fit(dict(zip((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), values, strict=True)), {1: 1.0})
-    assert len(costs.verify) == 257 and costs.verify_seconds(500) >= costs.verify[-1]
-    assert all(b >= a - 1e-9 for a, b in itertools.pairwise(costs.verify))
-
-
-@pytest.mark.parametrize(
-    "curve",
-    [
-        lambda n: 2.0 + 0.01 * n,
-        lambda n: 5.0 + 0.0 * n,
-        lambda n: 3.0 + 2.0 * n**0.5,
-        lambda n: 9.0 + 2.0 * (n > 1) + 0.3 * n,
-    ],
-)
-def test_what_one_more_token_costs_is_found_through_noise(curve: Callable[[float], float]):
-    rng, ladder = random.Random(0), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    exact = Costs.fit({n: curve(n) for n in ladder}, {1: 1.0, 2: 1.5, 4: 2.5})
-    assert exact.verify == pytest.approx([curve(n) for n in range(1, 258)])  # beyond what was measured, too
-    assert exact.level_seconds(3) == pytest.approx(2.0) and exact.level_seconds(99) == pytest.approx(50.0)
-    noisy = Costs.fit({n: curve(n) * rng.uniform(1.0, 1.1) for n in ladder}, {1: 1.0})
-    ours, true = noisy.verify_seconds(23) - noisy.verify_seconds(3), curve(24) - curve(4)
-    assert ours == pytest.approx(true, abs=0.06 * curve(24))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_machine_that_changes_its_speed_while_it_is_measured_bends_no_curve(seed: int):
-    rng, ladder = random.Random(seed), (1, 2, 4, 8, 16, 32)
-    taken: dict[int, list[float]] = {n: [] for n in ladder}
-    for number in range(5):
-        speed = 1.0 if number == 3 else rng.uniform(1.0, 2.0)  # of one round; the pass over 2 tokens is disturbed once
-        for n in ladder:
-            taken[n].append(speed * (9.0 + 0.3 * n) + 5.0 * (n == 2 and number == 1))
-    assert normalise_by_rounds(taken) == pytest.approx({n: 9.0 + 0.3 * n for n in ladder}, rel=0.03)
-
-
 def test_every_rule_of_the_configuration_grows():
     for name in RULES:
-        tree = grow(ROOT, Table(1, 2.0).expand, build_rule(DecodingConfig(rule=name), CostModel(COSTS)), limits(4)).tree
+        tree = grow(ROOT, Table(1, 2.0).expand, build_rule(DecodingConfig(rule=name)), limits(4)).tree
         assert tree.drafted > 0, name
 
 
-def test_cost_aware_without_costs_says_so():
-    with pytest.raises(ValueError, match="needs the measured costs"):
-        build_rule(DecodingConfig(rule="cost-aware"))
+def plain_best(acceptance: tuple[float, ...], depth: int, nodes: int) -> float:
+    """Accepted tokens of the best shape, by Sequoia's recursion as it is written."""
+
+    @cache
+    def children(rank: int, levels: int, budget: int) -> float:
+        if rank == len(acceptance) or levels == 0:
+            return 0.0
+        best = 0.0
+        for own in range(1, budget + 1):
+            below = acceptance[rank] * (1.0 + children(0, levels - 1, own - 1))
+            best = max(best, below + children(rank + 1, levels, budget - own))
+        return best
+
+    return children(0, depth, nodes)
+
+
+def measured(shape: Shape) -> tuple[int, int]:
+    """Nodes and levels below the root."""
+    below = [measured(child) for child in shape]
+    return sum(1 + nodes for nodes, _ in below), max((1 + levels for _, levels in below), default=0)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 24))
+@settings(max_examples=60)
+def test_the_best_shape_is_that_of_the_plain_recursion(acceptance: list[float], depth: int, nodes: int):
+    shares = tuple(sorted(acceptance, reverse=True))
+    shape = best_shape(shares, depth, nodes)
+    size, levels = measured(shape)
+    assert size <= nodes and levels <= depth
+    assert expected_accepted(shape, shares) == pytest.approx(plain_best(shares, depth, nodes))
+
+
+def test_the_largest_shape_that_can_be_asked_for_takes_seconds_and_not_minutes():
+    acceptance = tuple(0.5 * 0.9**rank for rank in range(16))
+    started = time.process_time()
+    shape = best_shape(acceptance, 32, 256)
+    assert time.process_time() - started < 5.0
+    size, levels = measured(shape)
+    assert size == 256 and levels <= 32
+
+
+@pytest.mark.parametrize("field", ["rank_acceptance", "branching"])
+def test_longer_lists_than_sixteen_are_refused(field: str):
+    one = 0.1 if field == "rank_acceptance" else 1
+    assert len(getattr(DecodingConfig(**{field: (one,) * 16}), field)) == 16
+    with pytest.raises(ValidationError, match="at most 16 items"):
+        DecodingConfig(**{field: (one,) * 17})
+
+
+def grown_paths(scores: Scores, config: DecodingConfig) -> set[Path]:
+    """The guesses of a tree that a configuration grows on such a draft."""
+    paths: dict[int, Path] = {0: ()}
+
+    def expand(nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[TopTokens]:
+        found = []
+        for node, token, parent in zip(nodes, tokens, parents, strict=True):
+            paths[node] = (*paths[parent], token) if node else ()
+            after = scores(paths[node])
+            top = best(after, config.width)
+            found.append(TopTokens(top, [after[one] for one in top], 1.0))
+        return found
+
+    limits = GrowthLimits(config.depth, config.nodes, config.max_expanded_nodes)
+    tree = grow(7, expand, build_rule(config), limits).tree
+    held: dict[int, Path] = {0: ()}
+    for node in range(1, len(tree)):
+        held[node] = (*held[tree.parents[node]], tree.tokens[node])
+    return set(held.values()) - {()}
+
+
+@pytest.mark.parametrize(("depth", "top_k", "total"), [(5, 10, 59), (3, 8, 30), (7, 10, 60), (2, 3, 9)])
+@pytest.mark.parametrize("spread", [1.0, 6.0])  # wide trees, and deep ones
+def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(
+    depth: int, top_k: int, total: int, spread: float
+) -> None:
+    """In its authors' numbers taken for ours a tree lacked its deepest level."""
+    config = DecodingConfig(**eagle2_tree(depth, top_k, total))
+    deepest = 0
+    for seed in range(12):
+        scores = random_scores(seed, 40, spread)
+        wanted = verified_paths(scores, depth, top_k, total)
+        assert grown_paths(scores, config) == wanted and len(wanted) == total - 1
+        deepest = max(deepest, *map(len, wanted))
+    assert spread == 1.0 or deepest == depth + 1

@@ -15,7 +15,7 @@ from support.scenes import scene
 from specllava.core.limits import Limits
 from visual.page import runs
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
-from visual.page.runs import RunInputs, RunKind, Update, prepared, run_updates, session_of, waiting_notice
+from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of, waiting_notice
 from visual.player.frames import Ending
 
 ME: RunKey = ("me", "race")
@@ -102,7 +102,7 @@ def test_the_latest_request_counts_and_is_on_until_it_is_stopped() -> None:
 
 def test_others_are_counted_across_kinds_while_they_are_on() -> None:
     requests = RunRequests()
-    for key in (("one", "race"), ("one", "forced-token"), ("two", "rules"), ("three", "race")):
+    for key in (("one", "race"), ("one", "grounding"), ("two", "rules"), ("three", "race")):
         requests.request(key, ask())
     requests.stop(("three", "race"))
 
@@ -113,14 +113,14 @@ def test_others_are_counted_across_kinds_while_they_are_on() -> None:
         return position.before
 
     assert before(ME) == before(ME) == 3
-    assert before(("me", "forced-token")) == 4
+    assert before(("me", "grounding")) == 4
     requests.cancel(("one", "race"))
     assert before(ME) == 3
 
 
 def test_who_is_gone_wants_no_run_any_more_and_others_are_never_touched() -> None:
     requests = RunRequests()
-    keys = [(session, kind) for session in ("me", "you") for kind in ("race", "rules", "forced-token")]
+    keys = [(session, kind) for session in ("me", "you") for kind in ("race", "rules", "grounding")]
     for key in keys:
         requests.request(key, ask())
     requests.cancel_session("me")
@@ -169,33 +169,6 @@ def test_a_run_ends_at_the_next_event_when_its_time_is_up(monkeypatch: pytest.Mo
     *_, last = run_updates(requests, kind.kind, ME)
     assert last[0] == "deadline after 3" and said(last) == "Stopped after 120 seconds. It stays."
     assert kind.started[0].closed
-
-
-@pytest.mark.parametrize("ending", ["stopped", "deadline"])
-def test_stop_and_deadline_hold_while_passes_are_timed_before_a_run(
-    ending: Ending, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, requests, begun = SimpleNamespace(now=0.0), RunRequests(), list[str]()
-    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: clock.now))
-
-    def timing() -> Generator[None]:
-        for number in range(1000):
-            if ending == "deadline":
-                clock.now += Limits().seconds_per_run / 2.5
-            elif number == 3:
-                assert_stop(requests)
-            yield
-        begun.append("too late")
-
-    def start(inputs: RunInputs) -> Endless:
-        run = Endless(inputs, lambda count: None)
-        run.events = prepared(timing(), lambda: run._compute())
-        return run
-
-    requests.request(ME, ask())
-    *_, last = run_updates(requests, RunKind("race", "the race", "It stays.", ask, start), ME)
-    assert last[0] == f"{ending} after 0" and not begun
-    assert said(last).startswith("Stopped" if ending == "stopped" else "Stopped after 120 seconds")
 
 
 def test_a_run_that_was_left_says_nothing_more() -> None:

@@ -17,12 +17,8 @@ FAMILIES = {
     "target-only": DecodingConfig(drafter="none"),
     "entropy": DecodingConfig(max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),
     "topk": DecodingConfig(rule="topk", width=2, nodes=5),
-    "cost-aware": DecodingConfig(rule="cost-aware"),
     "prompt-lookup": DecodingConfig(drafter="prompt-lookup", ngram=1),
     "drawn": DecodingConfig(rule="fixed", branching=(2, 2), temperature=1.0, children="drawn"),
-    "traversal": DecodingConfig(
-        rule="fixed", branching=(2, 2), temperature=1.0, children="drawn", verifier="traversal"
-    ),
 }
 
 
@@ -72,7 +68,7 @@ def test_with_chosen_children_the_draft_changes_no_token_of_a_drawn_answer(seed:
 def test_guesses_of_a_good_draft_are_taken_often():
     """Guards the tests above: they would pass if nothing were ever drafted."""
     pair, prompt = models.pair("perfect"), models.prompt(0)
-    for family in ("entropy", "drawn", "traversal"):
+    for family in ("entropy", "drawn"):
         traces = [models.decode(pair, prompt, with_options(family, seed, 16)) for seed in range(5)]
         assert sum(len(step.verification.accepted) for trace in traces for step in trace.steps) > 20
 
@@ -82,7 +78,6 @@ def test_guesses_of_a_good_draft_are_taken_often():
     [
         ({"children": "drawn", "rule": "fixed"}, "need a temperature above 0"),
         ({"children": "drawn", "temperature": 1.0}, "the entropy rule drops guesses for what they are"),
-        ({"verifier": "traversal", "temperature": 1.0}, "set children to drawn"),
     ],
 )
 def test_combinations_that_would_not_be_exact_are_refused(options: dict[str, object], message: str):

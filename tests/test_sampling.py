@@ -11,7 +11,6 @@ from support.chances import (
     WRONG,
     Prefix,
     Shape,
-    Verify,
     World,
     ahead,
     chosen,
@@ -35,7 +34,6 @@ from specllava.verification.sampling import (
     SeededRandom,
     draw_children,
     verify_drawn,
-    verify_traversal,
     warp,
 )
 
@@ -66,7 +64,6 @@ BIGGER = [
     (World(11, vocabulary=5, top_k=4), (LEAF, LEAF, LEAF)),
     (World(12, vocabulary=4), ((LEAF, LEAF), LEAF)),
 ]
-SAMPLED = pytest.mark.parametrize("verify", [verify_drawn, verify_traversal])
 CASES = pytest.mark.parametrize(
     ("world", "shape"),
     [
@@ -76,10 +73,9 @@ CASES = pytest.mark.parametrize(
 )
 
 
-@SAMPLED
 @CASES
-def test_drawn_children_are_lossless(world: World, shape: Shape, verify: Verify):
-    assert tally(world, drawn(world, shape), verify, depth(shape) + 1).off(world) < EXACT
+def test_drawn_children_are_lossless(world: World, shape: Shape):
+    assert tally(world, drawn(world, shape), verify_drawn, depth(shape) + 1).off(world) < EXACT
 
 
 @CASES
@@ -98,13 +94,12 @@ def test_chosen_children_are_lossless_in_every_single_tree(world: World):
         assert tally(world, lambda chance: tree, top, 3).off(world) < EXACT  # noqa: B023
 
 
-@SAMPLED
 @pytest.mark.parametrize("shape", [SHAPES["all siblings"], SHAPES["both go on"]])
-def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape, verify: Verify):
+def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape):
     world = WORLDS["random"]
 
     def as_chosen(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: RandomSource) -> Verification:
-        return verify(tree, probs, torch.zeros_like(draft_probs), chance)
+        return verify_drawn(tree, probs, torch.zeros_like(draft_probs), chance)
 
     by_rule = tally(world, chosen(world, shape), as_chosen, depth(shape) + 1)
     by_top = tally(world, chosen(world, shape), top, depth(shape) + 1)
@@ -112,9 +107,8 @@ def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape, veri
     assert by_rule.accepted == pytest.approx(by_top.accepted, abs=EXACT)
 
 
-@SAMPLED
 @pytest.mark.parametrize("seed", range(3))
-def test_children_may_be_added_when_the_draft_has_run_out(seed: int, verify: Verify):
+def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
     world = World(seed, vocabulary=4, draft_top_k=2)
 
     def pick(prefix: Prefix, count: int, chance: RandomSource) -> list[int]:
@@ -124,12 +118,11 @@ def test_children_may_be_added_when_the_draft_has_run_out(seed: int, verify: Ver
     def grower(chance: RandomSource) -> DraftTree:
         return grow((LEAF, (LEAF,), LEAF), lambda prefix, count: pick(prefix, count, chance))
 
-    assert tally(world, grower, verify, 3).off(world) < EXACT
+    assert tally(world, grower, verify_drawn, 3).off(world) < EXACT
 
 
-@SAMPLED
 @pytest.mark.parametrize("seed", range(2))
-def test_growth_may_look_at_all_that_was_drawn_before(seed: int, verify: Verify):
+def test_growth_may_look_at_all_that_was_drawn_before(seed: int):
     """Two branches, and only the better one goes on: whether one does depends on what the other drew."""
     world = World(20 + seed)
 
@@ -141,11 +134,10 @@ def test_growth_may_look_at_all_that_was_drawn_before(seed: int, verify: Verify)
         last = draw_children(world.draft((tokens[best], tokens[best + 2])), 1, chance)
         return make_tree(tokens + last, (0, 0, 1, 2, best + 3))
 
-    assert tally(world, grower, verify, 4).off(world) < EXACT
+    assert tally(world, grower, verify_drawn, 4).off(world) < EXACT
 
 
-@SAMPLED
-def test_a_drawn_child_must_not_be_dropped_for_its_token(verify: Verify):
+def test_a_drawn_child_must_not_be_dropped_for_its_token():
     """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
     world = WORLDS["random"]
 
@@ -153,41 +145,26 @@ def test_a_drawn_child_must_not_be_dropped_for_its_token(verify: Verify):
         tokens = draw_children(world.draft(()), 2, chance)
         return make_tree([max(tokens, key=lambda token: float(world.draft(())[token]))], [0])
 
-    assert tally(world, grower, verify, 2).off(world) > WRONG
+    assert tally(world, grower, verify_drawn, 2).off(world) > WRONG
     assert tally(world, grower, top, 2).off(world) < EXACT
 
 
-@SAMPLED
 @pytest.mark.parametrize("shape", [SHAPES["chain"], SHAPES["pair"], SHAPES["both go on"]])
-def test_the_rule_for_drawn_children_is_wrong_for_chosen_ones(shape: Shape, verify: Verify):
+def test_the_rule_for_drawn_children_is_wrong_for_chosen_ones(shape: Shape):
     """``min(1, p / q)`` where nothing was drawn from ``q``: the enumeration sees it."""
     world = WORLDS["random"]
-    assert tally(world, chosen(world, shape), verify, depth(shape) + 1).off(world) > WRONG
+    assert tally(world, chosen(world, shape), verify_drawn, depth(shape) + 1).off(world) > WRONG
 
 
-@SAMPLED
 @pytest.mark.parametrize("world", [WORLDS["same"], WORLDS["same with zeros"]])
 @pytest.mark.parametrize("shape", [SHAPES["chain"], SHAPES["younger goes on"]])
-def test_a_draft_that_is_the_target_is_always_accepted(world: World, shape: Shape, verify: Verify):
+def test_a_draft_that_is_the_target_is_always_accepted(world: World, shape: Shape):
     for tree, _ in outcomes(drawn(world, shape)):
         probs = rows(tree, world.target)
-        for verdict, _ in outcomes(lambda chance: verify(tree, probs, probs, chance)):  # noqa: B023
+        for verdict, _ in outcomes(lambda chance: verify_drawn(tree, probs, probs, chance)):  # noqa: B023
             families = [tree.children()[node] for node in verdict.path]
             assert [family[0] for family in families[:-1]] == list(verdict.accepted)  # the eldest each time
             assert not families[-1]
-
-
-@pytest.mark.parametrize("name", ["elder goes on", "younger goes on", "both go on"])
-def test_traversal_accepts_at_least_as_much_as_token_by_token(name: str):
-    shape, gains = SHAPES[name], []
-    for seed in range(4):
-        world = World(100 + seed)
-        by_token, by_branch = (
-            tally(world, drawn(world, shape), verify, depth(shape) + 1) for verify in (verify_drawn, verify_traversal)
-        )
-        gains.append(by_branch.accepted - by_token.accepted)
-    assert min(gains) > -EXACT
-    assert max(gains) > WRONG
 
 
 class Refusing(SeededRandom):
@@ -197,14 +174,13 @@ class Refusing(SeededRandom):
         return False
 
 
-@SAMPLED
 @pytest.mark.parametrize("seed", range(5))
-def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int, verify: Verify):
+def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int):
     probs = warp(torch.randn(4, 5, generator=torch.Generator().manual_seed(seed)), warpers(1.0, top_k=3))
     chance = Refusing(seed)
     first = draw_children(probs[0], 2, chance)
     tree = make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1])
-    verdict = verify(tree, probs, probs, chance)
+    verdict = verify_drawn(tree, probs, probs, chance)
     assert verdict.accepted == ()
     assert probs[0, verdict.bonus_token] > 0
 
@@ -224,17 +200,16 @@ def test_children_are_drawn_without_replacement(count: int):
     assert total == pytest.approx(1.0, abs=EXACT)
 
 
-@SAMPLED
-def test_what_the_verifiers_refuse(verify: Verify):
+def test_what_the_verifiers_refuse():
     probs = torch.full((3, 4), 0.25, dtype=torch.float64)
     tree = make_tree([2, 2], [0, 0])
-    for run in (verify, top):
+    for run in (verify_drawn, top):
         with pytest.raises(ValueError, match="nodes 1 and 2 are siblings with the same token 2"):
             run(tree, probs, probs, SeededRandom(0))
         with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[2, 4\]"):
             run(tree, probs[:2], probs, SeededRandom(0))
     with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[4\]"):
-        verify(tree, probs, probs[0], SeededRandom(0))
+        verify_drawn(tree, probs, probs[0], SeededRandom(0))
 
 
 def by_hand(row: npt.NDArray[np.float64], temperature: float, top_p: float, top_k: int) -> npt.NDArray[np.float64]:
@@ -283,7 +258,7 @@ def seeded_verdicts(seed: int) -> list[Verification]:
     verdicts = []
     for _ in range(20):
         tree = drawn(world, SHAPES["both go on"])(chance)
-        verdicts.append(verify_traversal(tree, rows(tree, world.target), rows(tree, world.draft), chance))
+        verdicts.append(verify_drawn(tree, rows(tree, world.target), rows(tree, world.draft), chance))
     return verdicts
 
 

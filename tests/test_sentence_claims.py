@@ -17,7 +17,7 @@ from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.core.tree import Pruned
 from visual.figures.labels import END_MARK, token_label
 from visual.player.explanations import LEAST_RIVAL, TORN, node_reasons, pruned_reason, step_sentence
-from visual.player.whole_words import word_after, word_at
+from visual.player.whole_words import path_text, word_after, word_at
 
 RUNS = 300
 CHANCE = re.compile(r"\((\d\.\d\d)\)")
@@ -58,28 +58,43 @@ def test_every_claim_of_a_sentence_follows_from_the_trace(part: int) -> None:
     assert events > 50
 
 
+def told_fork(step: StepTrace) -> tuple[list[int], int] | None:
+    """The guesses, the likeliest first, and the right one: where the favourite was first wrong, else where torn."""
+    forks = []
+    for parent, taken in zip(step.verification.path, step.emitted_nodes, strict=False):
+        family = sorted(step.tree.children()[parent], key=lambda child: -step.tree.log_probs[child])
+        if len(family) > 1:
+            forks.append((family, taken))
+    saved = [fork for fork in forks if fork[0][0] != fork[1]]
+    return next(iter([*saved, *(fork for fork in forks if torn(step, fork[0]))]), None)
+
+
+def torn(step: StepTrace, family: list[int]) -> bool:
+    first, second, *_ = (math.exp(step.tree.log_probs[node]) for node in family)
+    return first <= TORN and second >= LEAST_RIVAL
+
+
 def check_event(trace: DecodeTrace, step: StepTrace, segments: list[list[str]]) -> int:
     """Check who was torn between what and which guess was right; returns whether there was such an event."""
-    sentence = "".join(text for _, text in segments)
-    if not sentence.startswith(("Torn between ", "The draft's favourite was ")):
-        for node, parent in zip(step.emitted_nodes, step.verification.path, strict=False):
-            family = sorted(step.tree.log_probs[child] for child in step.tree.children()[parent])
-            assert step.tree.log_probs[node] == family[-1], "another guess was right, and nothing is told of it"
+    sentence, fork = "".join(text for _, text in segments), told_fork(step)
+    assert sentence.startswith(("Torn between ", "The draft's favourite was ")) == (fork is not None)
+    if fork is None:
         return 0
+    family, taken = fork
     event = sentence.split(" was right. " if trace.config.temperature == 0 else " was accepted. ")[0]
-    chances = [float(chance) for chance in CHANCE.findall(event)]
-    winners = [text for style, text in segments if style == "strong"]
-    (taken,) = [node for node in step.emitted_nodes if word_at(trace, step, node) == winners[0]][:1]
-    parents = [step.tree.parents[node] for node in step.emitted_nodes if word_at(trace, step, node) == winners[0]]
-    families = [sorted(map(math.exp, (step.tree.log_probs[c] for c in step.tree.children()[p])))[::-1] for p in parents]
-    if event.startswith("Torn"):
-        assert any(family[: len(chances)] == pytest.approx(chances, abs=0.0051) for family in families)
-        assert chances[0] <= TORN + 0.005 and chances[1] >= LEAST_RIVAL - 0.005
-        count = {"both": 2, "all three": 3}.get(event.split("tried ")[1].split(":")[0])
-        assert count is None or any(len(family) == count for family in families)
+    (right,) = [place for place, (style, _) in enumerate(segments) if style == "strong"]
+    assert segments[right][1] == word_at(trace, step, taken)
+    if torn(step, family):
+        named = family[: 3 if len(family) == 3 else 2]
+        tried = {2: "both", 3: "all three"}.get(len(family), f"all {len(family)}")
+        assert event.startswith("Torn between ") and f"the draft tried {tried}: " in event
+        assert (f"and {len(family) - 2} less likely" in event) == (len(family) > 3)
     else:
-        assert math.exp(step.tree.log_probs[taken]) == pytest.approx(chances[1], abs=0.0051) or len(parents) > 1
-        assert chances[0] >= chances[1]
+        named = [family[0], taken]
+        assert event.startswith("The draft's favourite was ")
+    shown = [text for style, text in segments[:right] if style == "em"]
+    assert shown == [word_at(trace, step, node) for node in named]
+    assert CHANCE.findall(event) == [f"{math.exp(step.tree.log_probs[node]):.2f}" for node in named]
     return 1
 
 
@@ -95,9 +110,29 @@ def check_ending(trace: DecodeTrace, step: StepTrace, segments: list[list[str]])
         assert said == [word_after(trace, step, last, token)] and token_label(trace, token) in said[0]
     else:
         assert step.verification.bonus_token in trace.eos_token_ids and "ended the answer" in sentence
+    if not step.bonus_unused and step.tree.drafted:
+        spoken = "".join(text for style, text in segments if style != "small")
+        assert spoken.endswith(f" ({step.view.choice_probs[last]:.2f}).")
+        check_refused(trace, step, segments)
     assert ("The whole branch" in sentence) <= (not step.tree.children()[last])
     if trace.config.temperature > 0:
         assert "was right" not in sentence and "target wanted" not in sentence
+
+
+def check_refused(trace: DecodeTrace, step: StepTrace, segments: list[list[str]]) -> None:
+    """Check the guess that the draft expected instead: the likeliest after the accepted ones, with its probability."""
+    last = step.verification.path[-1]
+    family = step.tree.children()[last]
+    refused = [place for place, (style, _) in enumerate(segments) if style == "rejected"]
+    assert bool(refused) == bool(family)
+    for place in refused:
+        likeliest = sorted(family, key=lambda node: step.tree.log_probs[node])[-1]
+        chance = math.exp(max(step.tree.log_probs[node] for node in family))
+        verb = "wanted" if trace.config.temperature == 0 else "drew"
+        after = path_text(trace, step, last, 2)
+        assert segments[place - 3 : place] == [["plain", "After "], ["em", after], ["plain", " the draft expected "]]
+        assert segments[place][1] == word_at(trace, step, likeliest)
+        assert segments[place + 1][1] == f" ({chance:.2f}); the target {verb} "
 
 
 def check_counts(trace: DecodeTrace, step: StepTrace, segments: list[list[str]]) -> None:
@@ -128,7 +163,6 @@ def check_pruned(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> None:
         assert shown and float(shown[1]) == pytest.approx(branch, abs=0.0051) and float(shown[1]) <= float(shown[2])
     if "that a tree may have" in reason:
         assert step.tree.drafted >= config.nodes
-    assert ("would not have paid" in reason) == (trace.rule_name == "cost-aware")
     assert ("target wanted there" in reason) == (guess.token == step.view.choices[guess.parent])
 
 

@@ -68,8 +68,6 @@ def test_an_entropy_is_given_as_even_choices_too() -> None:
     for trace, step in shown_steps():
         for reason in node_reasons(trace, step):
             assert reason.count("was unsure (") == reason.count("even choices")
-    glossary = player_arguments([])["html_template"]
-    assert "even choices" in glossary
 
 
 def test_each_ratio_has_one_name() -> None:

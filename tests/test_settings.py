@@ -24,23 +24,20 @@ from visual.player.summary import DRAFTERS, NAMED, PHRASES, phrases, settings_su
 
 CHANGED = {
     "entropy_threshold": 1.7, "max_branches": 7, "width": 11, "min_log_prob": -13.5, "branching": (5, 4),
-    "rank_acceptance": (0.71, 0.23), "shape": (0, 1, 0), "ngram": 6, "depth": 29, "nodes": 157, "max_new_tokens": 1234,
+    "rank_acceptance": (0.71, 0.23), "ngram": 6, "depth": 29, "nodes": 157, "max_new_tokens": 1234,
     "top_p": 0.83, "top_k": 619, "seed": 424242,
 }  # fmt: skip
 COMBINATIONS = [
     config
-    for drafter, rule, temperature, children, verifier in product(
-        DRAFTER_INFOS, RULE_INFOS, (0.0, 0.9), ("best", "drawn"), ("token", "traversal")
-    )
+    for drafter, rule, temperature, children in product(DRAFTER_INFOS, RULE_INFOS, (0.0, 0.9), ("best", "drawn"))
     if children == "best" or (temperature and RULE_INFOS[rule].drawable)
-    if verifier == "token" or children == "drawn"
-    for names in [{"drafter": drafter, "rule": rule, "children": children, "verifier": verifier}]
+    for names in [{"drafter": drafter, "rule": rule, "children": children}]
     for config in [DecodingConfig(**CHANGED, **names, temperature=temperature)]
 ]
 
 
 def read(config: DecodingConfig) -> frozenset[str]:
-    return options_read(config.drafter, config.rule, config.temperature, config.children)
+    return options_read(config.drafter, config.rule, config.temperature)
 
 
 @pytest.mark.parametrize("config", COMBINATIONS)
@@ -145,7 +142,6 @@ def test_presets_are_the_papers_and_touch_nothing_but_the_tree(drawer: gr.HTML) 
         "chain": DecodingConfig(rule="chain", min_log_prob=-1.0),
         "this paper": DecodingConfig(),
         "EAGLE-2": DecodingConfig(rule="topk", width=10, depth=8, nodes=59),
-        "cost-aware": DecodingConfig(rule="cost-aware"),
     }
     kept = {"temperature": 0.7, "seed": 5, "max_new_tokens": 40}
     for preset in drawer.props["presets"]:

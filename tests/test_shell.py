@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 from support.browser import FINISHED, Visit, Visitor, assert_accessible
 
+from visual.player import markup
+
 SHOWN_OPTIONS = (
     "[...document.querySelectorAll('.drawer .option:not([hidden]) code')].map((code) => code.textContent)"
 )
-STALE = "document.querySelector('.about-another') !== null && document.querySelector('.about').checkVisibility()"
 DRAWER = "document.querySelector('.drawer').open"
 
 
@@ -53,11 +54,10 @@ def test_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
     assert "entropy_threshold" in shown and not {"branching", "ngram", "top_p", "seed"} & set(shown)
     tab.page.click(".drawer input[value=fixed]")
     tab.wait(f"{SHOWN_OPTIONS}.includes('branching') && !{SHOWN_OPTIONS}.includes('entropy_threshold')")
-    assert not tab.page.locator(".drawer input[value=traversal]").is_visible()
+    assert not tab.page.locator(".drawer input[value=drawn]").is_visible()
     tab.page.fill("#option-temperature", "0.8")
     tab.page.click(".drawer input[value=drawn]")
-    tab.page.click(".drawer input[value=traversal]")
-    told(tab, "drawn guesses · judged by traversal")
+    told(tab, "drawn guesses")
     tab.page.click(".drawer input[value=none]")
     tab.wait(f"!{SHOWN_OPTIONS}.includes('depth') && {SHOWN_OPTIONS}.includes('seed')")
     told(tab, "target alone · temperature 0.8 · seed 0")
@@ -112,53 +112,6 @@ def test_axe_finds_no_serious_violation_in_the_open_drawer_and_menu(visit: Visit
 # --- picture and question -------------------------------------------------------------------------------------------
 
 
-def test_a_race_is_never_beside_another_picture_without_saying_so(tab: Visit, tmp_path: Path) -> None:
-    source = "document.querySelector('#picture img').src"
-    assert not tab.page.evaluate(STALE)
-    first = tab.page.evaluate(source)
-    tab.page.get_by_role("button", name="New scene").click()
-    tab.wait(f"{source} !== {json.dumps(first)} && {STALE}")
-    assert tab.text(".about") == "This race is about another picture."
-    tab.run("What is there?")
-    tab.wait(f"{FINISHED} && !({STALE})")
-    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
-    tab.page.set_input_files("#upload input, input[accept*=image]", str(tmp_path / "red.png"))
-    tab.wait(STALE)
-    tab.page.locator("button.example").nth(1).click()
-    tab.wait(f"!({STALE}) && document.querySelector('.origin').textContent.includes('recorded run')")
-    tab.page.get_by_role("button", name="Strange scene").click()
-    tab.wait(f"{STALE} && document.querySelector('#picture-notice').textContent.includes('never showed')")
-    tab.lesson(0)
-    tab.wait(f"!({STALE}) && !document.querySelector('#picture-notice').textContent.trim()")
-    assert tab.page.locator(".learn-card button.teach").first.is_hidden()
-
-
-def test_a_race_is_never_beside_another_question_without_saying_so(tab: Visit) -> None:
-    tab.page.select_option(".speed", "1")
-    assert not tab.page.evaluate(STALE)
-    first = tab.page.input_value("#question textarea")
-    tab.page.fill("#question textarea", f"{first} And the weather?")
-    tab.wait(STALE)
-    assert tab.text(".about") == "This race is about another question."
-    for same in (first, f"  {first}\n", "   "):  # put back, with blanks around it, or none yet
-        tab.page.fill("#question textarea", same)
-        tab.wait(f"!({STALE})")
-        tab.page.fill("#question textarea", "What is there?")
-        tab.wait(STALE)
-    tab.page.get_by_role("button", name="New scene").click()
-    tab.wait(
-        "document.querySelector('.about').textContent === 'This race is about another picture and another question.'"
-    )
-    tab.page.click("#run")
-    tab.wait(f"{FINISHED} && !({STALE})")
-    tab.page.get_by_role("button", name="Count").click()
-    tab.wait(STALE)
-    tab.page.locator("button.example").nth(1).click()
-    tab.wait(f"!({STALE}) && document.querySelector('.origin').textContent.includes('recorded run')")
-    tab.run("\u202eWhat?\u202c")  # shown without its marks of direction
-    tab.wait(f"{FINISHED} && document.querySelector('.asked').textContent.includes('What?') && !({STALE})")
-
-
 def test_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(tab: Visit, tmp_path: Path) -> None:
     said = "The toy pair knows only its own cartoon scenes"
     assert said in tab.text(".sources-card")
@@ -166,8 +119,9 @@ def test_a_run_of_an_uploaded_picture_says_what_the_toy_pair_knows(tab: Visit, t
     tab.wait(FINISHED)
     assert said.lower() not in tab.text(".origin").lower()
     Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    first = tab.page.get_attribute("#picture img", "src")
     tab.page.set_input_files("#upload input, input[accept*=image]", str(tmp_path / "red.png"))
-    tab.wait(STALE)
+    tab.wait(f"document.querySelector('#picture img').src !== {json.dumps(first)}")
     tab.run("What is the capital of France?")
     tab.wait(f"{FINISHED} && document.querySelector('.asked').textContent.includes('France')")
     assert said.lower() in tab.text(".origin").lower()
@@ -206,3 +160,30 @@ def test_where_motion_is_reduced_gradios_own_widgets_keep_still_too(tab: Visit) 
     for motion in ("reduce", "no-preference"):
         tab.page.emulate_media(reduced_motion=motion)
         assert (tab.page.evaluate(moving) == 0) == (motion == "reduce")
+
+
+def test_links_open_in_a_new_tab(tab: Visit) -> None:
+    links = tab.page.locator("#links a, #foot a")
+    for link in links.all():
+        assert link.get_attribute("target") == "_blank" and link.get_attribute("rel") == "noopener"
+    assert [link.inner_text() for link in tab.page.locator("#links a").all()] == list(markup.PAPERS)
+    assert all(name.endswith(" paper") for name in markup.PAPERS)
+    assert "Apache" in tab.text("#foot")
+
+
+def test_code_and_documentation_are_linked_where_their_address_is_known() -> None:
+    made = markup.links("https://huggingface.co/spaces/a/b/tree/main")
+    assert 'href="https://huggingface.co/spaces/a/b/tree/main"' in made and 'main/docs"' in made
+    assert "Code" not in markup.links()
+
+
+def test_the_first_tab_stop_skips_to_the_player(visit: Visitor) -> None:
+    tab = visit("?example=race-1&step=2")
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.keyboard.press("Tab")
+    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the player"
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("document.activeElement.matches('.stage')")
+    tab.page.wait_for_url("**step=2")
+    tab.page.keyboard.press("ArrowRight")
+    assert tab.step() == 3

@@ -143,16 +143,11 @@ def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Visitor) -> N
     told(tab, ".lesson-title", LESSONS[1].text.title)
 
 
-def test_the_inside_of_a_step_what_pays_and_the_glossary_are_there(page: Visitor) -> None:
+def test_the_inside_of_a_step_is_there(page: Visitor) -> None:
     tab = page("?example=2-story&step=3")
     tab.page.click(".inside-toggle")
     until(tab, "document.querySelectorAll('.phase-list li').length > 3")
     until(tab, "!document.querySelector('.mask').hidden")
-    until(tab, "document.querySelector('.pays-rows tbody').rows.length > 3")
-    told(tab, ".pays-verdict", "It ")
-    tab.page.click(".glossary summary")
-    tab.page.click(".glossary [data-show='.tree']")
-    until(tab, "document.querySelector('.tree').classList.contains('pointed-at')")
 
 
 def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Visitor, tmp_path: Path) -> None:
@@ -201,7 +196,7 @@ SHOWN = """() => JSON.stringify([
   [...document.querySelectorAll(".tree, .plots .chart:not([hidden])")].map(({ data }) =>
     data.map(({ name, x, y, text, marker }) => [name, x, y, text, marker?.color])),
   [...document.querySelectorAll("[data-total], .words, .sentence, .step-name, .asked, .this-run, .node, .answer,"
-    + ".turns, .versus-sides, .gloss-words")].map(({ textContent }) => textContent),
+    + ".turns")].map(({ textContent }) => textContent),
   document.querySelector("#picture img")?.src.slice(0, 99),
 ])"""
 NEVER_IDLE = "window.requestIdleCallback = undefined"  # of two tabs one may wait for ever, and its charts with it
@@ -295,8 +290,6 @@ def as_data(frames: Sequence[str]) -> Frames:
     data = [json.loads(frame) for frame in frames]
     for frame in data:
         frame.pop("id", None)
-        if against := frame.get("against"):
-            frame["against"] = as_data([json.dumps(one) for one in unpacked(against)])
         if file := frame.get("file"):
             frame["file"] = [turn.traces for turn in recorded_race("race", json.dumps(unpacked(file)).encode()).turns]
         frame["held"] = {turn: as_data(one) for turn, one in frame.get("held", {}).items()}
@@ -363,7 +356,6 @@ BROKEN = [
     (_set("-1/held", {"0": ["{"]}), "is damaged"), (_set("-1/held", {"0": "x"}), "is no end"),
     (_set("-1/held", {"0": ['{"kind": "run"}'] * 5000}), "frames, and at most 5,000 are read"),
     (_set("-2/picture", {"padding": " " * 65 * 2**20}), "it unpacks to more than the 67,108,864 bytes that are read"),
-    (_set("0/against", "no base64 of a gzip"), "is damaged"), (_set("0/against", packed([])), "is missing"),
 ]  # fmt: skip
 
 
@@ -394,7 +386,7 @@ def test_what_is_no_saved_page_is_refused_in_one_line_and_changes_nothing(page: 
         notice = tab.text("#site-notice")
         assert why in notice and "\n" not in notice, (number, why, notice)
     dropped(tab, *[(f"{number}.html", good) for number in range(3)])
-    told(tab, "#site-notice", "3 files were chosen: open one saved page, or two to compare")
+    told(tab, "#site-notice", "3 files were chosen: open one saved page")
     assert tab.page.evaluate("location.href") == before
     assert "recorded run" in tab.text(".origin")
 
@@ -422,24 +414,6 @@ def test_a_race_file_is_answered_with_the_command_that_makes_a_page_of_it(page: 
     assert tab.text("#site-notice") == ""
 
 
-def test_two_saved_pages_are_compared_as_a_and_b(page: Visitor, tmp_path: Path) -> None:
-    tab = page()
-    pages = [
-        (f"{name}.html", page_of(frames_of((ASSETS / "lessons" / f"{name}.json").read_text())))
-        for name in ("chain", "easy")
-    ]
-    dropped(tab, *pages)
-    told(tab, ".versus-sides", "chain.html")
-    told(tab, ".versus-sides", "easy.html")
-    told(tab, ".versus-note", "Equal ✓")
-    whole = saved(tab, "page", tmp_path)
-    tab.page.click("[data-versus=unpin]")
-    tab.page.set_input_files("#site-file", str(whole))
-    told(tab, ".versus-sides", "chain.html")
-    dropped(tab, pages[0], ("both.html", whole.read_text(encoding="utf-8")))
-    told(tab, "#site-notice", "one of these holds several")
-
-
 # --- an edition of one's own races ------------------------------------------------------------------------------------
 
 
@@ -465,9 +439,9 @@ def test_an_edition_shows_the_races_of_a_directory(tmp_path: Path, browser: Any)
             opened = "document.querySelector('.site-examples a[aria-current]').dataset.opens"
             until(tab, f"{opened} === {json.dumps(f'example {name}')}")
         assert links.count() == 3 and tab.page.locator("#lessons li").count() == len(LESSONS)
-        told(tab, ".versus-sides", "one <b>")
+        told(tab, ".origin", "side B of a comparison: two")
         tab.page.reload()
-        told(tab, ".versus-sides", "one <b>")
+        told(tab, ".origin", "side B of a comparison: two")
         links.nth(1).click()
         until(tab, "document.querySelector('#picture img').src.startsWith('data:image/jpeg')")
 

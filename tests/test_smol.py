@@ -22,8 +22,6 @@ from recipes.smol.__main__ import main as smol_main
 from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from recipes.toy.__main__ import main as toy_main
 from specllava.cli.main import main
-from specllava.cli.options import PairOptions
-from specllava.cli.page_pairs import pairs_with_memory
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.loading.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
@@ -75,8 +73,6 @@ def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.Cap
     assert refused(capsys, main(["generate", "--preset", "smol", "--prompt", "Hi"])) == f"specllava: {FETCH_SMOL}"
     with pytest.raises(ValueError, match=r"recipes\.smol fetch"):
         Pair.from_preset("smol")
-    (offer,) = pairs_with_memory(["smol"], PairOptions(device="cpu"), [])
-    assert offer.why == FETCH_SMOL
     assert main(["presets", "--json"]) == 0
     (record,) = (one for one in json.loads(capsys.readouterr().out) if one["name"] == "smol")
     assert not (record["ships"] or record["fits"] or record["cached"]["target"])

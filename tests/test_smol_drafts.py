@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from PIL import Image
 from support import smol
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from benchmarks import choice, sizes, transfer
-from benchmarks.quantised import Scheme
 from recipes.smol.answers import TOKENS, read_answers, target_answers, whole_sentences
 from recipes.smol.checkpoint import assemble
 from recipes.smol.draft_vlm import (
@@ -148,49 +145,3 @@ def test_a_fresh_draft_learns_to_answer_questions_of_fact(target: Path, tmp_path
         with torch.no_grad():
             losses.append(float(fact_losses(draft, unread, model, Objective())["loss"]))
     assert losses[1] < 0.6 * losses[0]
-
-
-@pytest.fixture
-def options(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Options of an experiment on a run, whose pair is in place of the preset's."""
-    pair = Pair.load(run / "target", run / "vlm" / "last", device="cpu", dtype="float32")
-    monkeypatch.setattr("specllava.pair.Pair.from_preset", lambda *_args, **_options: pair)
-    monkeypatch.setattr("benchmarks.shared.draft_training.bfloat16_is_fast", lambda: False)
-    return {"decoding": SHORT, "run": run, "json": tmp_path / "rows.json"}
-
-
-def rows(options: dict[str, Any]) -> Any:
-    return json.loads(options["json"].read_text())["rows"]
-
-
-@pytest.mark.usefixtures("own_precision")
-def test_drafts_of_every_size_learn_from_the_target_of_a_run(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sizes, "WIDTHS_SMOL", {"few": 8, "more": 16})
-    monkeypatch.delattr("specllava.pair.Pair.from_preset")  # another target than the drafts learn from
-    trained = {"work": tmp_path, "fresh": DraftVlmRecipe(32, 1, LOOP, LOOP, 1), "training": LOOP}
-    sizes.main(sizes.SizesConfig(**options, **trained, preset="smol", prompts=1, repeats=1))
-    few, more = rows(options).values()
-    assert few["weights"] < more["weights"] and min(few["kl"]["value"], more["kl"]["value"]) > 0
-
-
-@pytest.mark.usefixtures("own_precision")
-def test_drafts_of_a_run_guess_for_its_target_changed_and_for_that_of_another_run(
-    options: dict[str, Any], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(transfer.SCHEMES, transfer.QUANTISED, Scheme(4, 16))
-    config = transfer.TransferConfig(**options, other=run, prompts=1, work=tmp_path, worded=LOOP, taught=LOOP, batch=1)
-    transfer.main(config)
-    by_target = {row["target"]: row["kl"]["value"] for row in rows(options)[transfer.VLM]}
-    assert list(by_target) == [transfer.SHIPPED, transfer.QUANTISED, transfer.WORDED, transfer.SEED]
-    assert by_target[transfer.SHIPPED] == by_target[transfer.SEED] != by_target[transfer.QUANTISED]
-
-
-def test_a_choice_is_tried_among_the_drafts_of_a_run(options: dict[str, Any]) -> None:
-    choice.main(choice.ChoiceConfig(**options, questions=1))
-    written = rows(options)
-    every = written["kinds"][choice.ALL]
-    assert every["best"] == max(choice.FIXED, key=lambda name: every[name]["value"])
-    assert every["answers"] == len(choice.KINDS)
-    assert written["prices"][choice.LOOKUP]["level"] == 0 < written["prices"]["EagleVLM"]["level"]

@@ -25,7 +25,7 @@ from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConf
 from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 
-pytestmark = [pytest.mark.smol, pytest.mark.alone]
+pytestmark = [pytest.mark.smol, pytest.mark.alone, pytest.mark.night]
 PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"
 TEXTS = ("naïve 😀👩‍👩‍👧 漢字かな 한국어", "12,345.67 and\n\n1. x\t2", "  \n a", "Ελληνικά العربية ½ €")
 

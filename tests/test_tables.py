@@ -1,4 +1,4 @@
-"""Tables as files: nodes and steps of a run and the tables on show, recomputed from traces; no cell is a formula."""
+"""The nodes of a run as a file, recomputed from traces; no cell is a formula."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from support.browser import SavedPages, Visit, script_page
 from support.visual_traces import retexted, synthetic_race
 from test_files_page import saved
 
-from specllava.core.config import DecodingConfig
 from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace
 from specllava.findings.comparison_tables import inert_cell
-from visual.figures.charts import charts
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
 
@@ -34,12 +32,8 @@ def test_browser_and_python_make_the_same_cells_inert(browser: Any) -> None:
         assert found == [inert_cell(text) for text in texts]
         given = {"columns": ["a", "b"], "rows": [[text, number] for number, text in enumerate(texts)]}
         written = page.evaluate("script.csvOf", given)
-        pasted = page.evaluate("script.pasteOf", given)
     rows = list(csv.reader(io.StringIO(written, newline="")))
     assert rows[1:] == [[str(inert_cell(text)), str(number)] for number, text in enumerate(texts)]
-    lines = [line.split("\t") for line in pasted.split("\n")]
-    assert {len(cells) for cells in lines} == {2} and len(lines) == len(texts) + 1
-    assert all(inert_cell(cell) == cell for cells in lines for cell in cells)
 
 
 def opened(saved_page: SavedPages, folder: Path, race: dict[str, DecodeTrace], **context: Any) -> Visit:
@@ -54,14 +48,14 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("seed", [1, 4])
-def test_nodes_and_steps_of_a_run_are_those_of_its_trace(saved_page: SavedPages, tmp_path: Path, seed: int) -> None:
+def test_nodes_of_a_run_are_those_of_its_trace(saved_page: SavedPages, tmp_path: Path, seed: int) -> None:
     race = {lane: retexted(trace, FORMULAS) for lane, trace in synthetic_race(seed).items()}
     trace = race["speculative"]
     tab = opened(saved_page, tmp_path, race)
-    nodes, steps = rows_of(saved(tab, "nodes", tmp_path)), rows_of(saved(tab, "steps", tmp_path))
-    assert len(steps) == len(trace.steps) and {row["verdict"] for row in nodes} <= CODES
-    assert all(inert_cell(cell) == cell for row in (*nodes, *steps) for cell in row.values())
-    for number, (step, counted) in enumerate(zip(trace.steps, steps, strict=True), start=1):
+    nodes = rows_of(saved(tab, "nodes", tmp_path))
+    assert {row["verdict"] for row in nodes} <= CODES
+    assert all(inert_cell(cell) == cell for row in nodes for cell in row.values())
+    for number, step in enumerate(trace.steps, start=1):
         own = {int(row["node"]): row for row in nodes if row["step"] == str(number)}
         depths, tree = step.tree.depths(), step.tree
         for node in range(1, len(tree)):
@@ -76,33 +70,3 @@ def test_nodes_and_steps_of_a_run_are_those_of_its_trace(saved_page: SavedPages,
             assert row["why"]
         pruned = [row for row in own.values() if row["verdict"] == "pruned"]
         assert sorted(int(row["token_id"]) for row in pruned) == sorted(guess.token for guess in step.pruned)
-        found = [counted[name] for name in ("drafted", "pruned", "accepted", "emitted")]
-        assert list(map(int, found)) == [
-            tree.drafted, len(step.pruned), len(step.verification.accepted), len(step.emitted),
-        ]  # fmt: skip
-        assert float(counted["verify_ms"]) == pytest.approx(1000 * step.seconds.verify, abs=1e-4)
-
-
-def test_tables_on_show_are_saved_and_copied_as_they_are(saved_page: SavedPages, tmp_path: Path) -> None:
-    race = synthetic_race(2, DecodingConfig(rule="entropy"))
-    permissions = ["clipboard-read", "clipboard-write"]
-    tab = opened(saved_page, tmp_path, race, permissions=permissions)
-    tab.page.wait_for_selector(".charts .questions button")
-    tab.page.click(".charts details.table summary")
-    for number, chart in enumerate(charts(race["target-only"], race["speculative"])):
-        tab.page.locator(".charts .questions button").nth(number).click()
-        with tab.page.expect_download() as download:
-            tab.page.click(".charts .table-tools button >> text=CSV")
-        rows = list(csv.reader(io.StringIO(Path(download.value.path()).read_bytes().decode(), newline="")))
-        assert rows == [list(chart.columns), *(list(map(inert_cell, row)) for row in chart.rows)]
-    tab.page.click(".charts .table-tools button >> text=Copy")
-    tab.page.locator(".charts .table-said", has_text="Copied.").wait_for()
-    pasted = tab.page.evaluate("navigator.clipboard.readText()")
-    assert [line.split("\t") for line in pasted.split("\n")] == rows
-    for place in (".chosen details.table", ".pays-found"):
-        if place.startswith(".chosen"):
-            tab.page.click(f"{place} summary")
-        with tab.page.expect_download() as download:
-            tab.page.click(f"{place} .table-tools button >> text=CSV")
-        rows = list(csv.reader(io.StringIO(Path(download.value.path()).read_bytes().decode(), newline="")))
-        assert len({len(row) for row in rows}) == 1 and len(rows) > 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, models
+from support import checkpoints
 from support.chats import check_last
 from support.family_configs import Layout
 from support.family_proofs import ALONE, FAST, said
@@ -72,12 +72,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def pairs(made: Made) -> Callable[[str, str | None], Pair]:
     @cache
     def alone(name: str) -> Pair:
-        return replace(Pair.load(made(name), device="cpu", dtype="float64"), costs=models.COSTS)
+        return Pair.load(made(name), device="cpu", dtype="float64")
 
     @cache
     def pair(name: str, draft: str | None = None) -> Pair:
-        drafted = alone(name) if draft is None else alone(name).with_draft(made(f"{name} {draft}"))
-        return replace(drafted, costs=models.COSTS)
+        return alone(name) if draft is None else alone(name).with_draft(made(f"{name} {draft}"))
 
     return pair
 
@@ -109,7 +108,7 @@ def test_answers_are_transformers_own_whatever_guesses(
 ) -> None:
     """Target-only, lookup, and drafts near and far, with every rule."""
     saved = 0
-    rules = [name for name, info in RULE_INFOS.items() if info.compared]
+    rules = [*RULE_INFOS]
     for number, chat in enumerate(CHATS):
         pair = pairs(family, "near" if number % 2 == 0 else "small")
         ids, answer = wanted(made(family), chat)
@@ -133,7 +132,7 @@ def test_drafts_that_read_states_change_no_token(
 ) -> None:
     pair = pairs(family)
     save(fresh_feature_draft(pair.target, kind), None, tmp_path / kind)
-    drafted = replace(pair.with_draft(tmp_path / kind), costs=models.COSTS)
+    drafted = pair.with_draft(tmp_path / kind)
     for chat in CHATS:
         assert said(drafted, drafted.prompt(None, chat), FAST)[0] == wanted(made(family), chat)[1]
 
@@ -181,7 +180,6 @@ def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(
     assert is_cached(str(preset.target)) and not is_cached(name) and is_cached(str(preset.draft))
     pair = Pair.load(preset.target, preset.draft, device="cpu", dtype="float64")
     assert pair.name == pair.target_name == "vicuna-7b-v1.3" and pair.draft_vision == "states"
-    pair = replace(pair, costs=models.COSTS)
     prompt = pair.prompt(None, CHATS[1])
     assert said(pair, prompt, FAST)[0] == said(pair, prompt, ALONE)[0] == wanted(made("phi3"), CHATS[1])[1]
 

@@ -51,6 +51,27 @@ def test_the_next_token_was_not_on_offer(judged: tuple[DraftTree, list[int]]):
     assert verdict.bonus_token not in [tree.tokens[child] for child in tree.children()[verdict.path[-1]]]
 
 
+@pytest.mark.parametrize("spine", range(13))
+def test_a_deep_branch_is_accepted_as_far_as_the_target_agrees(spine: int):
+    """A spine of guesses with refused ones beside each; the target agrees with its first few."""
+    for agreement in range(spine + 1):
+        for siblings in range(3):
+            tokens, parents, choices, node = [0], [-1], [], 0
+            for depth in range(spine):
+                family = [1 + (depth + place) % (VOCABULARY - 1) for place in range(siblings + 1)]
+                choices.append((node, family[siblings] if depth < agreement else 0))
+                tokens += family
+                parents += [node] * len(family)
+                node = len(tokens) - 1
+            wanted = [0] * len(tokens)
+            for parent, token in choices:
+                wanted[parent] = token
+            tree = DraftTree(tuple(tokens), tuple(parents), (0.0,) * len(tokens), (None,) * len(tokens))
+            verdict = verify_greedy(tree, wanted)
+            assert verdict.accepted == tuple((siblings + 1) * depth for depth in range(1, agreement + 1))
+            assert verdict.bonus_token == 0
+
+
 @pytest.mark.parametrize("room", range(1, 8))
 @pytest.mark.parametrize("ends", [(), (0,), (1,), (2,), (3,), (4,), (0, 4), (2, 3)])
 def test_clip_stops_behind_the_first_end_or_when_the_room_is_full(room: int, ends: tuple[int, ...]):

@@ -18,6 +18,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, StepTrace
 from visual.player.frames import instructive_step, recorded_frames
 from visual.player.recorded import load_recorded
+from visual.player.static_files import static_text
 
 BEFORE = {"elements": 357, "words": 327}  # of the first screen when everything was in one view, counted by COUNT
 COUNT = """() => {
@@ -29,7 +30,7 @@ COUNT = """() => {
       && box.bottom > Math.max(0, room.top + 4) && box.top < Math.min(innerHeight, room.bottom - 4);
   };
   const every = [...document.body.querySelectorAll("*")];
-  const all = every.filter((e) => !e.closest("#first-paint, .offscreen, .skip, option") && seen(e));
+  const all = every.filter((e) => !e.closest(".offscreen, .skip, option") && seen(e));
   const drawn = (e) => e instanceof SVGElement || getComputedStyle(e).backgroundImage !== "none";
   const leaves = all.filter((e) => e.matches("button, input, select, textarea, img")
     || !e.closest("button") && !e.children.length && (e.textContent.trim() || drawn(e)));
@@ -181,7 +182,7 @@ def test_a_run_is_carried_from_view_to_view(shipped_page: Server, browser: Any) 
     seen = tab.text(".asked"), tab.text(".step-name")
     tab.page.click("[data-opens-view=workbench]")
     assert "view=workbench" in tab.page.url and (tab.text(".asked"), tab.text(".step-name")) == seen
-    for card in (".charts", ".pays", "#lab", ".timeline", "#settings-open, .settings"):
+    for card in (".charts", "#lab", ".timeline", "#settings-open, .settings"):
         assert tab.page.locator(card).first.is_visible(), card
     tab.wait("document.querySelector('.charts .main-svg').getBoundingClientRect().width > 200")
     tab.page.click("[data-opens-view=explain]")
@@ -271,3 +272,19 @@ def test_the_opening_of_any_step_claims_only_what_its_trace_holds(
         assert (brought and int(brought[1])) == (others[0] if others else None), (seed, line)
         asked += 1
     assert asked >= len(seeds) - 2 and wrong
+
+
+@pytest.mark.parametrize(
+    ("query", "view"),
+    [("", "opening"), ("?lesson=2", "explain"), ("?lesson=2&view=workbench", "workbench")],
+)
+def test_a_first_visit_by_a_link_begins_at_what_it_names(
+    query: str, view: str, browser: Any
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    script = static_text("view_choice.js")
+    page.route("**/*", lambda route: route.fulfill(body=f"<script>{script}</script>", content_type="text/html"))
+    page.goto(f"http://127.0.0.1:9/{query}")
+    assert page.evaluate("document.documentElement.dataset.view") == view
+    context.close()

@@ -6,10 +6,9 @@ import asyncio
 import io
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,16 +20,14 @@ from PIL import Image
 from support.browser import FINISHED, Visit, visits
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
+from support.page_handlers import Page
 from support.served_page import free_port
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.soak import Page, Sample, Soak, visit
 from benchmarks.visitors.server import CROWD
 from benchmarks.visitors.visitor import Visitor, VisitorRun
-from specllava.models.media.media import Video
 from visual.page import run_requests
 from visual.page.app_state import AppState
-from visual.page.comparison_prompts import PagePrompt
 from visual.page.dialogue import LOST as LOST_DIALOGUE
 from visual.page.dialogue import Dialogues
 from visual.page.layout import build_page
@@ -81,16 +78,10 @@ def test_tiny_uploads_of_a_crowd_are_bounded_too() -> None:
     assert store.nbytes <= 100 * ENTRY_BYTES
 
 
-def test_a_visitor_holds_one_question_s_pictures_and_one_file_of_prompts() -> None:
+def test_a_visitor_holds_one_question_s_pictures() -> None:
     store = UploadStore()
-    prompts = (PagePrompt("What?", upload()),)
-    kept = store.keep_prompts("me", prompts)
     first, second = (store.reference("me", upload(colour)) for colour in COLOURS[:2])
     assert isinstance(store.picture(first), LostPicture) and isinstance(store.picture(second), Picture)
-    assert store.prompts(kept) == prompts and store.prompts("") == ()
-    store.keep_prompts("me", prompts)
-    assert store.prompts(kept) is None
-    assert store.prompts(second) is None and isinstance(store.picture(kept), LostPicture), "each is what it is"
 
 
 def test_who_left_makes_room_first_and_may_come_back_until_then() -> None:
@@ -138,17 +129,16 @@ def test_pictures_of_the_page_are_named_by_what_they_are_and_never_lost(tmp_path
     ["picture:", "picture:x", "file:/etc/passwd", "file:", "scene:", "scene:train", "scene:train:-1", "scene:train:1e9",
      "scene:train:²", "scene:other:1", "scene:train:99999999999", ":", "x", 7, True, [], {}, {"path": "/etc/passwd"}],
 )  # fmt: skip
-def test_what_a_browser_makes_up_is_no_picture_and_no_prompts(forged: Any) -> None:
+def test_what_a_browser_makes_up_is_no_picture(forged: Any) -> None:
     store = UploadStore()
     store.reference("you", upload())
     assert isinstance(store.picture(forged), LostPicture)
-    assert store.prompts(forged) in ((), None)
 
 
 def test_each_kind_of_upload_is_missed_by_its_name() -> None:
     store = UploadStore(ENTRY_BYTES)
     two = tuple(Image.new("RGB", (8, 8), colour) for colour in COLOURS[:2])
-    sources = {"pictures": MediaList(two), "video": MediaList((Video(two, (0.0, 1.0)),)), "picture": upload()}
+    sources = {"pictures": MediaList(two), "picture": upload()}
     for kind, source in sources.items():
         reference = store.reference("me", source)
         assert source.nbytes > 0 and store.picture(reference) is source
@@ -249,23 +239,11 @@ def test_a_picture_that_made_room_for_others_is_missed_in_one_line_everywhere(si
             made = [await me.run("What is it?", picture=picture)]
             for name in ("lab-rules", "lab-image-ablation"):
                 made.append(await me.run("What?", handlers=site.page.runs[name], picture=picture))
-            lines = {"against-source": "Lines about the present picture", "against-lines": "What?"}
-            made.append(await me.run("", handlers=site.page.runs["against"], picture=picture, **lines))
             return made
 
     made = asyncio.run(runs())
     assert [run.refused for run in made] == [f"This cannot run: {LOST['picture']}"] * len(made)
     assert not any(run.shown for run in made[:3])
-
-
-def test_prompts_that_made_room_for_others_are_missed_too(site: Site) -> None:
-    async def run() -> VisitorRun:
-        async with httpx.AsyncClient(timeout=60) as client:
-            known = site.page.runs["against"]
-            gone = replace(known, values={**known.values, known.taken[4]: "prompts:gone"})
-            return await site.visitor(client).run("", handlers=gone, **{"against-source": "A file"})
-
-    assert asyncio.run(run()).refused == f"This cannot run: {LOST['prompts']}"
 
 
 def test_a_session_that_is_merely_named_costs_little_memory(site: Site) -> None:
@@ -361,36 +339,6 @@ def test_of_clicks_that_came_too_late_a_bounded_number_is_remembered(monkeypatch
     assert len(requests._late) == run_requests.MOST_LATE - 2
 
 
-# --- the soak -------------------------------------------------------------------------------------------------------
-
-
-def test_every_act_of_the_soak_is_done_and_counted(site: Site) -> None:
-    soak = Soak(1.0, seed=1)
-
-    async def some() -> None:
-        for number in range(6):
-            await visit(soak, site.page, site.address, number)
-
-    asyncio.run(some())
-    assert soak.failures == {}
-    assert soak.operations["visit"] == 6 and soak.operations.total() == 24
-    assert json.loads(json.dumps(soak.to_json()))["operations"] == soak.operations
-
-
-def sample(second: float, resident: int = 100, threads: int = 9, files: int = 9, children: int = 0) -> Sample:
-    return Sample(second, resident, threads, files, children, 0)
-
-
-def test_a_soak_does_not_fit_with_failures_with_growth_in_its_last_half_or_with_something_left_behind() -> None:
-    good = Soak(1.0, 1, sample(1), sample(9), [sample(1, 50), sample(5), sample(9, 104)], Counter(run=2))
-    assert good.fits and good.last_half["spread"] == pytest.approx(0.04)
-    assert not replace(good, failures=Counter({"run: full": 1})).fits
-    assert not replace(good, samples=[sample(1), sample(5), sample(9, 106)]).fits
-    assert not replace(good, operations=Counter()).fits
-    for end in (sample(9, threads=15), sample(9, files=15), sample(9, children=1)):
-        assert not replace(good, end=end).fits
-
-
 # --- in the browser -------------------------------------------------------------------------------------------------
 
 PICTURED = "document.querySelector('#picture img').src"
@@ -408,7 +356,7 @@ def choose(tab: Visit, path: Path) -> None:
 def test_the_page_holds_its_picture_when_the_server_forgot_the_session(
     site: Site, browser: Any, tmp_path: Path
 ) -> None:
-    """Picture, the draft's other picture and the sides of a comparison are the browser's own."""
+    """Picture and the draft's other picture are the browser's own."""
     path, again = tmp_path / "mine.png", tmp_path / "again.png"
     Image.new("RGB", (60, 20), "red").save(path)
     Image.new("RGB", (60, 20), "green").save(again)

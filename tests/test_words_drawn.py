@@ -30,7 +30,6 @@ READ = """(given) => given.map(([frame, sampled]) => {
 SAMPLED: dict[str, dict[str, Any]] = {
     "best": {"max_branches": 3, "entropy_threshold": 0.0},
     "drawn": {"rule": "sequoia", "children": "drawn", "nodes": 6, "depth": 3},
-    "traversal": {"rule": "fixed", "children": "drawn", "branching": (2, 2), "verifier": "traversal"},
 }
 
 
@@ -87,10 +86,15 @@ def test_drawn_pairs_are_what_a_walk_through_the_trace_finds(rule: str, read: An
             fate = "kept" if node in kept else "refused" if node in asked else "open"
             assert one["fate"] == fate, (node, kept, asked)
             fates[fate] += 1
-            ended = any(step.tree.tokens[above] in trace.eos_token_ids for above in step.tree.path(parent))
-            assert one["word"] == (None if ended else token_label(trace, step.view.choices[parent]))
+            word = None if ended(trace, step, parent) else token_label(trace, step.view.choices[parent])
+            assert one["word"] == word
         check_notes(trace, step, seen, kept, asked)
     assert min(fates.values()) > 0 or (rule == "chain" and fates["kept"] and fates["refused"])
+
+
+def ended(trace: DecodeTrace, step: StepTrace, node: int) -> bool:
+    """The answer ends with a node or above it."""
+    return any(step.tree.tokens[above] in trace.eos_token_ids for above in step.tree.path(node))
 
 
 def check_notes(trace: DecodeTrace, step: StepTrace, seen: Any, kept: list[int], asked: list[int]) -> None:
@@ -114,7 +118,12 @@ def check_notes(trace: DecodeTrace, step: StepTrace, seen: Any, kept: list[int],
     assert sorted(first) == sorted(kept), "the accepted branch comes first, where there is room for few"
     beyond = {note["node"]: note["parts"][0][1] for note in seen["check"]["notes"] if "beyond" in note}
     for leaf, text in beyond.items():
-        assert not step.tree.children()[leaf] and text == f"→ {token_label(trace, step.view.choices[leaf])}"
+        assert text == f"→ {token_label(trace, step.view.choices[leaf])}"
+    last = {node for node, family in enumerate(step.tree.children()) if node and not family}
+    leaves = {node for node in last if not ended(trace, step, node)}
+    assert set(beyond) == leaves
+    signed = {note["node"]: note["fate"] for note in seen["accept"]["notes"] if "beyond" in note}
+    assert signed == {leaf: "said" if leaf in kept[-1:] else "open" for leaf in leaves}
     guesses = f"{step.tree.drafted} guess{'es' * (step.tree.drafted > 1)}"
     assert f"the guess stays: {len(kept) or 'none'} of {guesses}." in seen["accept"]["say"]
     assert "writes its own next word after" in seen["check"]["say"]

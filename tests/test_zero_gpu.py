@@ -16,7 +16,6 @@ from support import models
 from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.cost_model import Costs, read_costs
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.limits import Limits
 from visual.page.zero_gpu import Grant
@@ -53,12 +52,14 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return seen_by("toy", **own) | {"folder": folder}
 
 
+@pytest.mark.night
 def test_a_space_writes_to_its_temporary_files_alone_and_asks_no_other_host(toy: dict[str, Any]) -> None:
     """So its checkout may be read-only, its user unprivileged, and its network away."""
     assert [path for path in toy["written"] if not path.startswith((toy["folder"], "/dev/"))] == []
     assert set(toy["hosts"]) <= {"127.0.0.1", "localhost"}
 
 
+@pytest.mark.night
 def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu(toy: dict[str, Any]) -> None:
     """CUDA seems to be there on ZeroGPU; and a Space in which nothing is decorated is ended at its start."""
     assert toy["device"] == "cpu" and toy["lab"]
@@ -66,11 +67,13 @@ def test_the_toy_pair_runs_on_the_cpu_of_the_main_process_and_asks_for_no_gpu(to
     assert toy["race"]["ending"] == "finished" and len(toy["race"]["tokens"]) == 23
 
 
+@pytest.mark.night
 def test_the_space_reports_its_start(lent: dict[str, Any]) -> None:
     assert lent["launch"] == [["/startup-report", {}]]
     assert lent["preset"] == ["assets/toy/target", "assets/toy/draft"]
 
 
+@pytest.mark.night
 def test_a_race_in_the_worker_is_the_race_here(lent: dict[str, Any]) -> None:
     assert lent["first"] == {"words": "", "tokens": lent["here"], "ending": "finished"}
     names = [name for name, _ in lent["first asked"]]
@@ -80,25 +83,27 @@ def test_a_race_in_the_worker_is_the_race_here(lent: dict[str, Any]) -> None:
     assert int(schedule["durationSeconds"]) == Grant(token=2.0).seconds(DecodingConfig(max_new_tokens=24)) == 54
 
 
+@pytest.mark.night
 def test_a_worker_is_used_again_and_outlives_stop_refusals_and_failures(lent: dict[str, Any]) -> None:
     assert lent["second"] == lent["after"] == lent["first"]
     assert len(lent["workers"]) == 1
     scheduled, released = lent["releases"]
-    assert scheduled == released == 6  # the rule that would measure asked for no GPU
+    assert scheduled == released == 6
 
 
+@pytest.mark.night
 def test_stop_ends_the_worker_within_a_step_and_keeps_what_is_there(lent: dict[str, Any]) -> None:
     assert lent["stopped"]["ending"] == "stopped" and lent["stopped"]["words"].startswith("Stopped.")
     assert 0 < len(lent["stopped"]["tokens"]) < 399
     assert lent["seconds to stop"] < 20  # the whole race takes minutes where a race of 24 tokens takes seconds
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("which", "words"),
     [
         ("refused", "This cannot run: 78 prompt tokens and 4096 new ones do not fit the context of 1024"),
         ("failed", "Something went wrong and the race was stopped. Please try again."),
-        ("costed", "This cannot run: the rule cost-aware would first time this GPU at your expense"),
         ("no gpu", "This cannot run: No GPU was available"),
         ("out of time", "The GPU was lent for 0 seconds, which are over. What is shown so far stays here."),
         ("killed", "ZeroGPU took the GPU back: GPU task aborted. What is shown so far stays here."),
@@ -110,6 +115,7 @@ def test_what_goes_wrong_in_the_worker_is_said_in_words(which: str, words: str, 
     assert "secret" not in json.dumps({name: value for name, value in lent.items() if name != "log"})
 
 
+@pytest.mark.night
 def test_a_worker_that_was_killed_keeps_what_it_sent_and_the_next_run_has_another(lent: dict[str, Any]) -> None:
     assert lent["killed"]["ending"] == "deadline" and lent["killed"]["tokens"]
     assert lent["after killed"] == lent["first"]
@@ -120,7 +126,7 @@ def test_a_worker_that_was_killed_keeps_what_it_sent_and_the_next_run_has_anothe
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("rule", [name for name in RULE_INFOS if name != "shape"])
+@pytest.mark.parametrize("rule", RULE_INFOS)
 def test_events_of_a_race_cross_a_process_without_a_tensor(kind: models.DraftKind, rule: str) -> None:
     """A tensor on a GPU cannot be read where there is none."""
     pair, config = models.pair(kind), DecodingConfig(rule=rule, max_new_tokens=12)  # type: ignore[arg-type]
@@ -140,38 +146,12 @@ def test_a_grant_grows_with_the_answer_and_ends_before_the_pages_own_limit() -> 
 # --- settings of a Space --------------------------------------------------------------------------------------------
 
 
-def test_the_environment_names_the_pair_and_its_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("PRESET", "TARGET", "DRAFT", "COSTS"):
+def test_the_environment_names_the_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PRESET", "TARGET", "DRAFT"):
         monkeypatch.delenv(f"SPECLLAVA_{name}", raising=False)
-    assert PageOptions().running == PairOptions() and PageOptions().costs is None
+    assert PageOptions().running == PairOptions()
     monkeypatch.setenv("SPECLLAVA_PRESET", "llava-1.5-7b-msd")
     monkeypatch.setenv("SPECLLAVA_DRAFT", "me/draft")
-    monkeypatch.setenv("SPECLLAVA_COSTS", str(tmp_path))
     assert PageOptions().running == PairOptions("llava-1.5-7b-msd", None, "me/draft")
-    assert PageOptions().costs == tmp_path
     monkeypatch.setenv("SPECLLAVA_TARGET", "me/target")
     assert PageOptions().running.target == "me/target"
-
-
-def test_costs_are_read_as_they_are_written(tmp_path: Path) -> None:
-    file = tmp_path / "costs.json"
-    file.write_text('{"verify": [0.02, 0.021], "draft": [0.001]}')
-    assert read_costs(file) == Costs((0.02, 0.021), (0.001,))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"verify": [], "draft": [1]}', '{"verify": [-1], "draft": [1]}', '{"verify": 3}', None]
-)
-def test_costs_that_are_none_are_refused_in_one_line(text: str | None, tmp_path: Path) -> None:
-    file = tmp_path / "costs.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(ValueError, match=r"costs\.json holds no costs of passes") as refused:
-        read_costs(file)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_pair_that_is_moved_forgets_its_costs() -> None:
-    pair = models.pair("mixed")
-    moved = pair.to("cpu")
-    assert moved.costs is None and moved.target is pair.target

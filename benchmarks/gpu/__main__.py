@@ -1,9 +1,9 @@
 """The GPU path in one command: what passes and steps cost, and whether captured ones are the called ones, bit by bit.
 
-    python -m benchmarks.gpu        # make gpu: one GPU with 24 GB, less than nine minutes; an emulated one without
+    python -m benchmarks.gpu        # make gpu: one GPU with 24 GB, less than nine minutes
 
-Nothing is downloaded: LLaVA-1.5-7B and its drafts have the published shapes and random weights
-(``benchmarks.gpu_llava``). So times are those of the real pair. How many tokens a pass brings is set by design.
+Nothing is downloaded: LLaVA-1.5-7B and its drafts have the published shapes and random weights.
+So times are those of the real pair. How many tokens a pass brings is set by design.
 Parts run in the order of their worth, and gpu.json and gpu.md are written after each of them.
 """
 
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.emulated.installed import emulated_device
-from benchmarks.gpu.parts import EMULATED, NEEDS, PARTS, Amount, Bench, Part
-from benchmarks.gpu.report import Report, goals, suggested, written
-from benchmarks.gpu_llava import hardware
+from benchmarks.gpu.lanes import hardware
+from benchmarks.gpu.parts import NEEDS, PARTS, Amount, Bench, Part
+from benchmarks.gpu.report import Report, goals, written
 from benchmarks.shared.command import run_command, show
 from benchmarks.shared.random_pair import SizeName, build, device_for, size_of
 from specllava.cli.options import write_json
@@ -64,27 +63,25 @@ def run_parts(bench: Bench, report: Report, output: Path, budget: float) -> None
     logging.getLogger("specllava").addHandler(noted)
     try:
         for name, part in PARTS.items():
-            needs = 0.0 if report["emulated"] else NEEDS.get(name, 0.0)
-            if time.perf_counter() - started + needs > budget:
+            if time.perf_counter() - started + NEEDS.get(name, 0.0) > budget:
                 report["parts"][name] = {"found": None, "error": "skipped: over the budget", "seconds": 0.0}
             else:
                 report["parts"][name] = run_part(part, bench)
             report |= {"took": time.perf_counter() - started, "warnings": noted.lines}
-            trees = [{"draft": name, "best": best, **asdict(tree)} for name, best, tree in suggested(report)]
             reached = [asdict(goal) for goal in goals(report)]
-            write_json(output / "gpu.json", report | {"goals": reached, "suggested": trees})
+            write_json(output / "gpu.json", report | {"goals": reached})
             write_whole(output / "gpu.md", written(report))
     finally:
         logging.getLogger("specllava").removeHandler(noted)
 
 
 def main(
-    size: SizeName | None = None, output: Path = RESULTS, budget: float = 480.0, device: str = "cuda"
+    size: SizeName = "7b", output: Path = RESULTS, budget: float = 480.0, device: str = "cuda"
 ) -> int:
-    """Measure, and write ``gpu.json`` and ``gpu.md``; a part that fails makes the exit code 1.
+    """Measure, and write ``gpu.json`` and ``gpu.md``; a part that fails makes the exit code 1, no GPU makes it 2.
 
     Args:
-        size: 7b is LLaVA-1.5-7B with a draft of 160M, the default on a GPU; toy on an emulated device.
+        size: 7b is LLaVA-1.5-7B with a draft of 160M.
         output: directory of both files.
         budget: seconds after which parts are skipped, each by its name.
         device: cuda or cuda:N.
@@ -92,19 +89,18 @@ def main(
     Raises:
         ValueError: the models do not fit the device.
     """
-    emulated = not torch.cuda.is_available()
-    size = size or ("toy" if emulated else "7b")
-    if emulated and size != "toy":
-        raise ValueError("there is no GPU, and an emulated one decodes the toy pair: leave --size out")
+    if not torch.cuda.is_available():
+        print("this measures a GPU, and torch finds none here", file=sys.stderr)
+        return 2
     output.mkdir(parents=True, exist_ok=True)
-    with emulated_device() if emulated else nullcontext(), torch.inference_mode():
+    with torch.inference_mode():
         place, dtype = device_for(size_of(size), device)
-        pair = build(size, place, torch.float32 if emulated else dtype)
+        pair = build(size, place, dtype)
         report: Report = {
-            "size": size, "date": time.strftime("%Y-%m-%d"), "emulated": emulated, "setting": asdict(pair.info),
+            "size": size, "date": time.strftime("%Y-%m-%d"), "setting": asdict(pair.info),
             "hardware": hardware(place), "parts": {},
         }  # fmt: skip
-        run_parts(Bench(pair, EMULATED if emulated else Amount()), report, output, budget)
+        run_parts(Bench(pair, Amount()), report, output, budget)
     show(written(report))
     return int(any(part["error"] for part in report["parts"].values()))
 

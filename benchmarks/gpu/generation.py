@@ -5,17 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
+from benchmarks.gpu.lanes import PICTURE, QUESTION
 from benchmarks.gpu.steps import ANSWER, common
-from benchmarks.gpu_llava import PICTURE, QUESTION
-from specllava.bench.transformers_lanes import COMPILED, TRANSFORMERS_LANES, TransformersLane, run_transformers
+from benchmarks.transformers_lanes import COMPILED, TRANSFORMERS_LANES, run_transformers
 from specllava.core.config import DecodingConfig
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
 
-UNCOMPILED: Final = "static cache, not compiled"
 CONFIG: Final = DecodingConfig(drafter="none", max_new_tokens=ANSWER)
 
 
@@ -38,34 +36,25 @@ class Generated:
     tokens: int
 
 
-def generate_steps(pair: Pair, answer: Sequence[int], compiles: bool) -> Generated:
+def generate_steps(pair: Pair, answer: Sequence[int]) -> Generated:
     """Answer twice by ``generate`` and time the second.
 
     Args:
         answer: of the target alone in this project, to compare with.
-        compiles: passes are compiled.
 
     Raises:
         LaneFailedError: whatever ``generate`` raised.
     """
     lane = TRANSFORMERS_LANES[COMPILED]
-    lane = lane if compiles else replace(lane, arguments=_uncompiled(lane))
     prompt = pair.prompt(PICTURE, QUESTION, ANSWER)
     started = time.perf_counter()
     run_transformers(pair, lane, CONFIG, prompt)
     first = time.perf_counter() - started
     run = run_transformers(pair, lane, CONFIG, prompt)
     return Generated(
-        way="compiled" if compiles else UNCOMPILED,
+        way="compiled",
         seconds=statistics.median(step.seconds for step in run.steps),
         first=first,
         same=common(answer, run.token_ids),
         tokens=min(len(answer), len(run.token_ids)),
     )
-
-
-def _uncompiled(lane: TransformersLane) -> Any:
-    def arguments(pair: Pair, prompt: Prompt) -> dict[str, Any]:
-        return lane.arguments(pair, prompt) | {"disable_compile": True}
-
-    return arguments

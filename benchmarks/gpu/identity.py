@@ -15,8 +15,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.lanes import LANES, PICTURE, QUESTION
 from benchmarks.gpu.oracle import accepted_length, graft
-from benchmarks.gpu_llava import LANES, PICTURE, QUESTION
 from specllava.core.trace import StepTrace
 from specllava.core.tree import DraftTree
 from specllava.decoding import stream

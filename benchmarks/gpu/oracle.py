@@ -7,7 +7,6 @@ passes run, for what they cost. Then the known continuation replaces its guesses
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import count
 from random import Random
@@ -80,7 +79,7 @@ class OracleDrafter(Drafter):
         self._random, self._numbers = Random(seed), count()
 
     def open(self, context: DraftContext) -> DraftSession:
-        return OracleSession(self, self._inner.open(replace(context, verification=None)))  # of other trees
+        return OracleSession(self, self._inner.open(context))
 
     def graft(self, tree: DraftTree, place: int) -> DraftTree:
         """Graft the answer after its token number ``place``, if the root is that and enough of it is left."""

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from gradio_client import Client, handle_file
 
 from benchmarks.gpu.checks import Check
-from benchmarks.gpu_llava import PICTURE, QUESTION
+from benchmarks.gpu.lanes import PICTURE, QUESTION
 from benchmarks.shared.command import free_port
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair

@@ -9,23 +9,18 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from torch.backends.cuda import cudnn_sdp_enabled
-
-from benchmarks.gpu.attention import time_attention
 from benchmarks.gpu.checks import check_bits, check_memory, check_waits
 from benchmarks.gpu.generation import generate_steps
 from benchmarks.gpu.identity import compare_tokens
-from benchmarks.gpu.operations import operations_of
+from benchmarks.gpu.lanes import ALONE, DRAFT_ROWS
+from benchmarks.gpu.passes import Model, pass_medians
 from benchmarks.gpu.steps import answer_of, known_steps, steps_of
 from benchmarks.gpu.watch import read_bandwidth
-from benchmarks.gpu_llava import ALONE, DRAFT_ROWS
 from benchmarks.shared.random_pair import feature_draft
-from specllava.bench.raw_passes import pass_medians
-from specllava.bench.timed_run import Model
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.padded_passes import EXACT_ROWS, ROWS
+from specllava.runtime.padded_passes import ROWS
 
 OWN: Final = "160M"  # the draft of the pair, by its size at 7b
 WAYS: Final[tuple[PassesName, ...]] = ("eager", "graphs")
@@ -39,7 +34,6 @@ class Amount:
     """How much is measured.
 
     Args:
-        compiles: ``generate`` compiles its passes.
         repeats: passes of each kind.
         steps: steady steps of each lane.
         prompts, tokens: that are compared, and the tokens of each.
@@ -53,10 +47,6 @@ class Amount:
     tokens: int = 96
     passes: int = 1000
     nbytes: tuple[int, ...] = (5 * 10**8, 2 * 10**9)
-    compiles: bool = True
-
-
-EMULATED: Final = Amount(1, 4, 1, 32, 100, (10**6, 2 * 10**6), compiles=False)  # times mean nothing there
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,6 @@ def target(bench: Bench) -> dict[str, Any]:
         "passes": passes,
         "ways": ways,
         "steps": {way: asdict(steps_of(pair, ALONE, way, amount.steps)) for way in WAYS},
-        "operations": operations_of(pair, EXACT_ROWS),
     }
 
 
@@ -107,10 +96,6 @@ def _passes(
         running = pair.running(way)
         passes[way], ways[way] = pass_medians(running, {model: rows}, repeats)[model], _told(running)
     return passes, ways
-
-
-def attention(bench: Bench) -> dict[str, Any]:
-    return {"kernels": [asdict(one) for one in time_attention(bench.pair)], "cudnn": cudnn_sdp_enabled()}
 
 
 def drafting(bench: Bench, kind: DraftFormat | None) -> dict[str, Any]:
@@ -158,7 +143,7 @@ def waits(bench: Bench) -> dict[str, Any]:
 
 def generation(bench: Bench) -> dict[str, Any]:
     """Measure transformers' ``generate``, whose compiled passes are another lane of the target alone."""
-    return asdict(generate_steps(bench.pair, bench.answer, bench.amount.compiles))
+    return asdict(generate_steps(bench.pair, bench.answer))
 
 
 def page(bench: Bench) -> dict[str, Any]:
@@ -176,7 +161,6 @@ GENERATION: Final = "transformers' generate"
 NEEDS: Final = MappingProxyType({GENERATION: 180.0})  # seconds that a part needs: compiling takes minutes
 PARTS: Final[Mapping[str, Part]] = MappingProxyType({
     "target": target,
-    "attention": attention,
     "eagle": partial(drafting, kind="eagle"),
     OWN: partial(drafting, kind=None),
     "eagle, known answer": partial(known, kind="eagle"),

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.gpu.parts import GENERATION, GRAPHS, TREE
-from benchmarks.gpu.suggestion import SURENESS, Suggestion, acceptance_by_rank, suggest_tree
 from benchmarks.shared.command import markdown
-from specllava.runtime.padded_passes import bucket_of
 
 TAUS: Final = (2.0, 3.0, 4.0, 5.0)
 WANTED_TAU: Final = 3.6  # of an EAGLE draft, at which speed-up is judged
@@ -63,19 +61,6 @@ def ratio(report: Report, step: dict[str, Any]) -> float | None:
     return None if alone is None else float(step["seconds"] / alone[1])
 
 
-def suggested(report: Report) -> Iterator[tuple[str, float, Suggestion]]:
-    """Yield draft, probability of its best guess, and the tree that is then suggested, for passes that are replayed.
-
-    A level costs what a step of the tree's lane takes beyond its verification, by its levels.
-    """
-    passes = found(report, "target").get("passes", {}).get(GRAPHS, {})
-    for name, way, lane, step in drafted(report):
-        rows = bucket_of(1 + round(step["nodes"]))
-        if (way, lane) == (GRAPHS, TREE) and rows in passes:
-            level = max(0.0, step["seconds"] - passes[rows]) / step["levels"]
-            yield from ((name, best, suggest_tree(passes, level, acceptance_by_rank(best))) for best in SURENESS)
-
-
 def goals(report: Report) -> list[Goal]:
     """Return the goals whose figures were measured, for passes that are replayed."""
     target, lanes = found(report, "target"), [each for each in drafted(report) if each[1] == GRAPHS]
@@ -114,14 +99,9 @@ def written(report: Report) -> str:
             _known_rows(report),
         ),
         (
-            ("suggested for", "best guess accepted", "depth", "nodes", "expected τ", "speed-up"),
-            _suggested_rows(report),
-        ),
-        (
             ("trees against target-only", "passes", "columns", "equal logits", "equal tokens", "margin"),
             _identity_rows(report),
         ),
-        (("attention of a layer", "kernel", "a new length, ms", "the same again, ms"), _attention_rows(report)),
         (("passes of", "passes", "ms by tokens"), _pass_rows(report)),
         (("part", "seconds", "error"), _part_rows(report)),
     )  # fmt: skip
@@ -131,30 +111,27 @@ def written(report: Report) -> str:
 
 def _title(report: Report) -> str:
     setting = report["setting"]
-    emulated = "**Emulated device: no GPU, and times mean nothing.** " if report["emulated"] else ""
     read = ", ".join(
         f"{rate / 1e9:.0f} GB/s of {nbytes / 1e9:g} GB"
         for nbytes, rate in found(report, "target").get("bandwidth", {}).items()
     )
     versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
     return (
-        f"{emulated}`python -m benchmarks.gpu --size {report['size']}`: {setting['dtype']} on"
+        f"`python -m benchmarks.gpu --size {report['size']}`: {setting['dtype']} on"
         f" {report['hardware']['gpu']}, {versions}, {report['date']}, {report['took']:.0f} s. Read bandwidth:"
         f" {read or 'not measured'}. {_reference_told(report)}"
     )
 
 
 def _reference_told(report: Report) -> str:
-    alone, operations = reference(report), found(report, "target").get("operations")
-    told = "" if alone is None else f"Speed-ups are over the fastest lane of the target alone: {alone[0]}."
-    return told if operations is None else f"{told} A padded pass of the target takes {operations} operations."
+    alone = reference(report)
+    return "" if alone is None else f"Speed-ups are over the fastest lane of the target alone: {alone[0]}."
 
 
 def _goal_rows(report: Report) -> Iterator[list[str]]:
     for goal in goals(report):
         bound = f"{'≥' if goal.least else '≤'} {goal.bound:g}"
-        reached = "yes" if goal.reached else "no"
-        yield [goal.name, f"{goal.found:.2f}", bound, "no GPU" if report["emulated"] else reached]
+        yield [goal.name, f"{goal.found:.2f}", bound, "yes" if goal.reached else "no"]
 
 
 def _check_rows(report: Report) -> Iterator[list[str]]:
@@ -200,26 +177,11 @@ def _known_rows(report: Report) -> Iterator[list[str]]:
                     yield [name.split(",")[0], step["way"], lane, *told, f"{run['same']} of {run['tokens']}"]
 
 
-def _suggested_rows(report: Report) -> Iterator[list[str]]:
-    for name, best, tree in suggested(report):
-        speedup = _times(tree.tau, ratio(report, {"seconds": tree.seconds}))
-        yield [name, f"{100 * best:.0f} %", str(tree.depth), str(tree.nodes), f"{tree.tau:.2f}", speedup]
-
-
 def _identity_rows(report: Report) -> Iterator[list[str]]:
     for name, compared in found(report, "identity").items():
         for place, one in compared["places"].items():
             equal = (f"{one[key]} of {one['tokens']}" for key in ("equal_bits", "equal_tokens"))
             yield [name, compared["way"], place, *equal, f"{one['margin']:.3f}"]
-
-
-def _attention_rows(report: Report) -> Iterator[list[str]]:
-    part = found(report, "attention")
-    for one in part.get("kernels", ()):
-        used = ", as passes run" if one["cudnn"] == part["cudnn"] else ""
-        asked = "a mask" if one["masked"] else "no mask", "cuDNN on" if one["cudnn"] else "cuDNN off"
-        times = (f"{1e3 * one[key]:.3f}" for key in ("new", "again"))
-        yield [", ".join((f"{one['rows']} rows", *asked)) + used, one["kernel"], *times]
 
 
 def _pass_rows(report: Report) -> Iterator[list[str]]:

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 
+from benchmarks.gpu.lanes import ALONE, LANES, LONGEST, PICTURE, QUESTION
 from benchmarks.gpu.oracle import OracleDrafter
 from benchmarks.gpu.watch import Alone, Watch
-from benchmarks.gpu_llava import ALONE, LANES, LONGEST, PICTURE, QUESTION
 from specllava.core.trace import StepTrace
 from specllava.decoding import Request, stream
 from specllava.drafters.build import build_drafter

@@ -141,7 +141,7 @@ class Watch:
             engine.passes.stage_nothing()
         alone = {each: self._time(*each) for step in self._steps for each in step}
         between = (each for step in self._steps for each in step[1:-1])  # the root's pass and verification
-        levels = [alone[watched, key] for watched, key in between if not (isinstance(key, tuple) and "select" in key)]
+        levels = [alone[each] for each in between]
         return Alone(
             [sum(alone[each] for each in step) for step in self._steps], statistics.median(levels) if levels else None
         )

@@ -15,14 +15,11 @@ from typing import Any, Final
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks.shared.intervals import PANEL_WIDTH, Panel, interval_figure
+from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from benchmarks.shared.prices import GUESS, LEVEL
 from benchmarks.shared.questions import held_out_questions
-from specllava.bench.draft_quality import draft_scores
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.rule import GrowthRule
 from specllava.core.metrics import compare, summarise
 from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace, StepTrace
@@ -31,6 +28,10 @@ from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
+from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+
+LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
+GUESS: Final = 0.01  # of one more guess in a target pass
 
 
 class DifferError(AssertionError):
@@ -54,9 +55,9 @@ class GuessingConfig:
     json: Path | None = None
     picture: Path | None = None
 
-    def load_pair(self, **options: Any) -> Pair:
-        """Load the pair, in float32 unless ``options`` of :meth:`Pair.from_preset` say otherwise."""
-        pair = Pair.from_preset(self.preset, **{"dtype": "float32", **options})
+    def load_pair(self) -> Pair:
+        """Load the pair in float32."""
+        pair = Pair.from_preset(self.preset, dtype="float32")
         return pair if self.draft is None else pair.with_draft(self.draft)
 
     def questions(self, more: int = 0) -> Iterator[Question]:
@@ -74,7 +75,6 @@ class Guessing:
         drafted, accepted: tokens guessed, and those accepted.
         entropy, divergence: sums over the answer's tokens, in nats: of the draft, and KL(target ‖ draft).
         agreed: tokens that are the draft's likeliest.
-        right: whether the answer is true; of questions whose answer is not judged, 0.
         levels: passes of the draft, one for each level of a tree.
     """
 
@@ -86,12 +86,12 @@ class Guessing:
     entropy: float
     divergence: float
     agreed: int
-    right: int = 0
-    levels: int = 0
+    levels: int
 
-    def cost(self, level: float = LEVEL, guess: float = GUESS) -> float:
-        """Return what the steps cost, in target passes over one token, with stated prices of a level and a guess."""
-        return self.passes + level * self.levels + guess * self.drafted
+    @property
+    def cost(self) -> float:
+        """What the steps cost at stated prices, in target passes over one token."""
+        return self.passes + LEVEL * self.levels + GUESS * self.drafted
 
 
 # Numerator and denominator of every rate, by its name in results.
@@ -101,24 +101,15 @@ RATES: Final[dict[str, Callable[[Guessing], tuple[float, float]]]] = {
     "entropy": lambda one: (one.entropy, one.tokens),
     "kl": lambda one: (one.divergence, one.tokens),
     "agreement": lambda one: (one.agreed, one.tokens),
-    "right": lambda one: (one.right, 1),
-    "length": lambda one: (one.tokens, 1),
     "untaken": lambda one: (one.drafted - one.accepted, one.drafted),
     "wasted": lambda one: (one.drafted - one.accepted, one.passes),
-    "speed": lambda one: (one.emitted, one.cost()),
+    "speed": lambda one: (one.emitted, one.cost),
 }
 TITLES: Final = {
     "tau": "τ, tokens per target pass", "entropy": "entropy of the draft, nats",
-    "target_entropy": "entropy of the target, nats",
     "kl": "KL(target ‖ draft), nats per token", "acceptance": "acceptance, share of guesses",
-    "right": "true answers of the target, share", "untaken": "guesses that nobody takes, share",
-    "wasted": "wasted guesses per target pass", "speed": "speed, a draft pass costs 0.1",
-    "speed_free": "speed, a draft pass is free", "speed_whole": "speed, a draft pass costs 1",
-    "agreement": "the draft's best guess is right, share", "ece": "calibration error (ECE)",
-    "length": "tokens per answer", "level": "a draft pass, in target passes", "clock": "speed here, by the clock",
-    "here": "speed here, counted passes", "typed": "speed at a GPU's costs",
-    "ms": "ms per token", "priced": "speed, passes at their prices",
-    "over_float32": "speed-up over the float32 target alone",
+    "untaken": "guesses that nobody takes, share", "speed": "speed, a draft pass costs 0.1",
+    "ece": "calibration error (ECE)",
 }  # fmt: skip
 
 
@@ -128,18 +119,17 @@ def alone(pair: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:
 
 
 def speculate(
-    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace, rule: GrowthRule | None = None
+    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace
 ) -> tuple[DecodeTrace, int]:
     """Answer a prompt speculatively; return the trace, and the number of the draft's passes.
 
     Args:
         own: the target's own answer, see :func:`alone`.
-        rule: grows the trees in place of the rule that ``config`` names.
 
     Raises:
         DifferError: other tokens than the target's own.
     """
-    lane = Lane("speculative", config, prompt, rule=rule)
+    lane = Lane("speculative", config, prompt)
     request = pair.request(lane)
     levels = 0
 
@@ -156,24 +146,24 @@ def speculate(
     return trace, levels
 
 
-def guess(
-    pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace, right: bool = False
-) -> Guessing:
+def guess(pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace) -> Guessing:
     """Answer a prompt as :func:`speculate` does, and score the draft on the answer."""
-    return scored(pair, prompt, *speculate(pair, prompt, config, own), right)
+    return scored(pair, prompt, *speculate(pair, prompt, config, own))
 
 
 @torch.inference_mode()
-def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int, right: bool = False) -> Guessing:
+def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int) -> Guessing:
     """Score the draft on an answer that :func:`speculate` gave."""
     answer = trace.token_ids
-    scores = draft_scores(pair, prompt, answer)
+    assert pair.draft is not None, "the pair has no draft to be scored"
+    ours = draft_log_probs(pair.target, pair.draft, prompt, answer)
+    scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer), answer)
     counts = summarise([trace])
     agreed = sum(one == token for one, token in zip(scores.guesses, answer, strict=True))
     entropy, divergence = math.fsum(scores.entropies), math.fsum(scores.divergences)
     return Guessing(
         len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted, entropy, divergence,
-        agreed, int(right), levels,
+        agreed, levels,
     )  # fmt: skip
 
 
@@ -227,7 +217,7 @@ def _without_nan(rows: Any) -> Any:
 
 def draw_rates(
     path: Path | None, series: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str], places: Sequence[str],
-    across: str, joined: bool = True, width: int = PANEL_WIDTH,
+    across: str, joined: bool = True,
 ) -> None:  # fmt: skip
     """Draw a panel of intervals for each rate.
 
@@ -236,11 +226,10 @@ def draw_rates(
         names: rates.
         across: title of the horizontal axis.
         joined: join a series by lines.
-        width: pixels of a panel.
     """
     if path is not None:
         panels = [Panel(TITLES[name], _points(series, name)) for name in names]
-        write_svg(interval_figure(panels, places, across, joined, width), path)
+        write_svg(interval_figure(panels, places, across, joined), path)
 
 
 def _points(series: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> dict[str, list[Any]]:

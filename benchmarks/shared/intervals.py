@@ -35,14 +35,13 @@ class Panel:
 
 
 def interval_figure(
-    panels: Sequence[Panel], places: Sequence[str], across: str, joined: bool = True, width: int = PANEL_WIDTH
+    panels: Sequence[Panel], places: Sequence[str], across: str, joined: bool = True
 ) -> go.Figure:
     """Draw every panel: a point for each rate, and its 95 % interval.
 
     Args:
         places: names along the horizontal axis, from left to right.
         joined: whether lines go from place to place, as where these are in an order.
-        width: pixels of a panel.
     """
     figure = make_subplots(cols=len(panels), subplot_titles=[one.title for one in panels], horizontal_spacing=0.07)
     names = list(dict.fromkeys(name for one in panels for name in one.series))
@@ -68,7 +67,7 @@ def interval_figure(
     style = panel("", None).layout
     figure.update_layout(
         template="none", paper_bgcolor=style.paper_bgcolor, plot_bgcolor=style.plot_bgcolor, font=style.font,
-        width=max(2, len(panels)) * width, height=HEIGHT, margin={"l": 44, "r": 12, "t": 74, "b": 50},
+        width=max(2, len(panels)) * PANEL_WIDTH, height=HEIGHT, margin={"l": 44, "r": 12, "t": 74, "b": 50},
         showlegend=len(names) > 1, legend=LEGEND | {"y": 1.12},
     )  # fmt: skip
     figure.update_annotations(font={"size": 13, "color": theme.QUIET})

@@ -164,4 +164,4 @@ def feature_draft(pair: Pair, kind: DraftFormat) -> Pair:
     with made_on(pair.device, pair.target.dtype):
         draft = fresh_feature_draft(pair.target, kind, input_norm=False)
     draft = draft.to(pair.device, pair.target.dtype).eval()
-    return replace(pair, draft=fuse(draft), draft_name=f"{kind} draft, new", costs=None)
+    return replace(pair, draft=fuse(draft), draft_name=f"{kind} draft, new")

@@ -22,7 +22,6 @@ import httpx
 import psutil
 from PIL import Image
 
-from specllava.bench.peak_memory import reset_resident_peak, resident_peak
 from specllava.core.limits import MIB, Limits
 
 MOST_SECONDS: Final = 0.5  # of the processor, for one request
@@ -30,7 +29,6 @@ MOST_BYTES: Final = 50_000_000  # of memory beyond what was resident before it
 BYTES_PER_PIXEL, SECONDS_PER_PIXEL = 15, 1 / 16_000_000  # beyond that, of a picture that is decoded, one at a time
 MOST_WAIT: Final = 1.0  # seconds, for another visitor
 PATIENCE: Final = 120.0  # seconds, for an answer
-SIZES: Final = (30_000, 150_000, MIB, 20 * MIB)
 SIDE: Final = 4000  # pixels of a picture
 BURST: Final = 20  # requests at once
 
@@ -45,7 +43,6 @@ class Cost:
         processor: seconds of the server's process.
         memory: bytes of its peak beyond what was resident before; ``None`` where that is not known.
         health: seconds of the longest wait of another visitor.
-        logged: bytes that the server's log grew by.
         together, pixels: of the request.
     """
 
@@ -55,7 +52,6 @@ class Cost:
     processor: float
     memory: int | None
     health: float
-    logged: int
     together: int = 1
     pixels: int = 0
 
@@ -96,7 +92,7 @@ class Hostile:
                 return answer.status_code
 
 
-def hostile(address: str, process: psutil.Process, log: Path) -> list[Cost]:
+def hostile(address: str, process: psutil.Process) -> list[Cost]:
     """Send every request to a page whose models are loaded. Return the cost of each."""
     config = httpx.get(f"{address}config", timeout=PATIENCE).json()
     ids = {part["props"].get("elem_id"): part["id"] for part in config["components"]}
@@ -106,14 +102,14 @@ def hostile(address: str, process: psutil.Process, log: Path) -> list[Cost]:
     kept = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", _picture(SIDE))}, timeout=PATIENCE)
     file = {"path": kept.json()[0], "meta": {"_type": "gradio.FileData"}}
     question = begin["inputs"].index(ids["question"])
-    sent = [*_lists(upload, file), *_questions(begin, question), *_calls(file), *_uploads(), *_gets()]
+    sent = [*_bodies(upload, begin, question, file), *_uploads()]
     opened = Hostile("a picture of 16 million pixels", "run/predict", _call(upload, [[file]]), JSON, pixels=SIDE**2)
     sent += [
         opened,
         replace(opened, name=f"{BURST} pictures at once", together=BURST),
         Hostile(f"{BURST} heartbeats at once", "heartbeat/*", method="GET", together=BURST),
     ]
-    return [measure(address, process, log, one) for one in sent]
+    return [measure(address, process, one) for one in sent]
 
 
 JSON: Final = {"Content-Type": "application/json"}
@@ -123,42 +119,31 @@ def _call(handler: int, data: list[Any], **more: Any) -> bytes:
     return json.dumps({"fn_index": handler, "data": data, "session_hash": "hostile"} | more).encode()
 
 
-def _repeated(start: bytes, item: bytes, end: bytes, size: int) -> bytes:
+def _repeated(start: bytes, item: bytes, end: bytes, size: int = MIB) -> bytes:
     """Fill a list up to a size."""
     count = max(1, (size - len(start) - len(end)) // (len(item) + 1))
     return start + b",".join([item] * count) + end
 
 
-def _lists(upload: int, file: Mapping[str, Any]) -> Iterator[Hostile]:
-    start, end = b'{"fn_index":%d,"session_hash":"hostile","data":[[' % upload, b"]]}"
-    for size in SIZES:
-        for item in (b"{}", b"[]", b"0", b'""', json.dumps(file).encode()):
-            name = f"a list of {item[:12].decode()} for files"
-            yield Hostile(name, "run/predict", _repeated(start, item, end, size), JSON)
-        event = b'{"fn_index":%d,"session_hash":"hostile","data":[null],"event_data":{"given":[' % upload
-        yield Hostile("a long event", "run/predict", _repeated(event, b"[{}]", b"]}}", size), JSON)
-        nested = b"[" * (size // 2) + b"]" * (size // 2)
-        yield Hostile("a deep list", "run/predict", nested, JSON)
-        keys = ",".join(f'"{number}":0' for number in range(size // 12))
-        yield Hostile("many keys", "run/predict", f"{{{keys}}}".encode(), JSON)
-
-
-def _questions(begin: Mapping[str, Any], place: int) -> Iterator[Hostile]:
-    for size in SIZES:
-        for character in ("w", "\U0001f600", "\x00"):
-            data: list[Any] = [None] * len(begin["inputs"])
-            data[place] = character * (size // len(json.dumps(character)))
-            yield Hostile(f"a question of {character!r}", "run/predict", _call(begin["id"], data), JSON)
-        name = "s" * size
-        yield Hostile("a session's name", "run/predict", _call(begin["id"], data, session_hash=name), JSON)
-
-
-def _calls(file: Mapping[str, Any]) -> Iterator[Hostile]:
-    for size in SIZES:
-        start = b'{"image":%s,"question":"What?","more_images":[' % json.dumps(file).encode()
-        body = _repeated(start, json.dumps(file).encode(), b"]}", size)
-        yield Hostile("pictures of a call", "call/v2/generate", body, JSON)
-        yield Hostile("names of a call", "call/v2/generate", b'{"%s":1}' % (b"n" * size), JSON)
+def _bodies(upload: int, begin: Mapping[str, Any], place: int, file: Mapping[str, Any]) -> Iterator[Hostile]:
+    """Yield bodies of JSON: long lists, deep ones, many keys, long texts and names."""
+    known = json.dumps(file).encode()
+    start = b'{"fn_index":%d,"session_hash":"hostile","data":[' % upload
+    for item in (b"{}", b"[]", b"0", known):
+        yield Hostile(f"a list of {item[:12].decode()}", "run/predict", _repeated(start + b"[", item, b"]]}"), JSON)
+    event = start + b'null],"event_data":{"given":['
+    yield Hostile("a long event", "run/predict", _repeated(event, b"[{}]", b"]}}"), JSON)
+    yield Hostile("a deep list", "run/predict", b"[" * (MIB // 2) + b"]" * (MIB // 2), JSON)
+    keys = ",".join(f'"{number}":0' for number in range(MIB // 12))
+    yield Hostile("many keys", "run/predict", f"{{{keys}}}".encode(), JSON)
+    data: list[Any] = [None] * len(begin["inputs"])
+    for character in ("w", "\U0001f600", "\x00"):
+        data[place] = character * (MIB // len(json.dumps(character)))
+        yield Hostile(f"a question of {character!r}", "run/predict", _call(begin["id"], data), JSON)
+    yield Hostile("a session's name", "run/predict", _call(begin["id"], [], session_hash="s" * MIB), JSON)
+    pictures = b'{"image":%s,"question":"What?","more_images":[' % known
+    yield Hostile("pictures of a call", "call/v2/generate", _repeated(pictures, known, b"]}"), JSON)
+    yield Hostile("names of a call", "call/v2/generate", b'{"%s":1}' % (b"n" * MIB), JSON)
 
 
 def _uploads() -> Iterator[Hostile]:
@@ -167,7 +152,6 @@ def _uploads() -> Iterator[Hostile]:
     head = b"--" + mark + b'\r\nContent-Disposition: form-data; name="files"'
     named, end = head + b'; filename="a.png"\r\n\r\n', b"\r\n--" + mark + b"--\r\n"
     large = named + b"x" * (Limits().upload_bytes - MIB)
-    yield Hostile("an upload of two large files", "upload", b"\r\n".join([large] * 2) + end, sent_as)
     yield Hostile("an upload of many files", "upload", b"\r\n".join([named + b"x"] * 1000) + end, sent_as)
     yield Hostile("an upload of a field", "upload", head + b"\r\n\r\n" + b"x" * (40 * MIB) + end, sent_as)
     yield Hostile("an upload of many fields", "upload", b"\r\n".join([head + b"\r\n\r\nx"] * 9000) + end, sent_as)
@@ -177,24 +161,17 @@ def _uploads() -> Iterator[Hostile]:
         yield Hostile(f"a form for {path}", path, large + end, sent_as)
 
 
-def _gets() -> Iterator[Hostile]:
-    streams = ("queue/data?session_hash=nobody", "call/compare/nobody", "heartbeat/nobody")
-    for path in (*streams, "deep_link?session_hash=hostile"):
-        yield Hostile(f"a stream of nobody: {path}", path, method="GET")
-    yield Hostile("a stream of a long name", f"heartbeat/{'n' * 60_000}", method="GET")
-
-
 def _picture(side: int) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (side, side), "red").save(file, "PNG")
     return file.getvalue()
 
 
-def measure(address: str, process: psutil.Process, log: Path, one: Hostile) -> Cost:
+def measure(address: str, process: psutil.Process, one: Hostile) -> Cost:
     """Send a request as often as it says, at once, and read what the server's process took for it."""
     answers: list[int] = []
     before = process.memory_info().rss if reset_resident_peak(process.pid) else None
-    logged, spent = log.stat().st_size, process.cpu_times()
+    spent = process.cpu_times()
 
     def send(number: int) -> None:
         try:
@@ -213,10 +190,7 @@ def measure(address: str, process: psutil.Process, log: Path, one: Hostile) -> C
     now = process.cpu_times()
     memory = None if before is None else max(0, resident_peak(process.pid) - before)
     processor = now.user + now.system - spent.user - spent.system
-    grown = log.stat().st_size - logged
-    return Cost(
-        one.name, len(one.body), answers[-1], processor, memory, max(waits), grown, one.together, one.pixels
-    )  # fmt: skip
+    return Cost(one.name, len(one.body), answers[-1], processor, memory, max(waits), one.together, one.pixels)
 
 
 @contextmanager
@@ -238,3 +212,18 @@ def _watched(address: str) -> Iterator[list[float]]:
     finally:
         over.set()
         watcher.join()
+
+
+def reset_resident_peak(process: int) -> bool:
+    """Reset a process's peak of resident memory; return whether the system can."""
+    try:
+        Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def resident_peak(process: int) -> int:
+    """Return a process's peak of resident memory in bytes, where it can be reset."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import httpx
 import psutil
@@ -29,23 +27,18 @@ CROWD: Final = Limits(  # all visitors share one address here
 
 
 @contextlib.contextmanager
-def server(
-    log: IO[str] | None = None, limits: Limits = CROWD, temporary: Path | None = None
-) -> Iterator[tuple[str, psutil.Process]]:
+def server(limits: Limits = CROWD) -> Iterator[tuple[str, psutil.Process]]:
     """Serve the page with the toy pair; yield its address and process.
 
     Args:
-        log: where its stderr goes.
         limits: of the page.
-        temporary: its folder of temporary files; the system's if it is not given.
     """
     port, app = free_port(), shipped("app.py")
     given = {one.name: getattr(limits, one.name) for one in fields(Limits)}
     changed = {name: value for name, value in given.items() if value != getattr(Limits(), name)}
     words = [word for name, value in changed.items() for word in (f"--limits.{name.replace('_', '-')}", str(value))]
     command = [sys.executable, str(app), "--port", str(port), *words]
-    environment = os.environ | ({} if temporary is None else {"TMPDIR": str(temporary)})
-    process = subprocess.Popen(command, cwd=app.parent, env=environment, stdout=subprocess.DEVNULL, stderr=log)
+    process = subprocess.Popen(command, cwd=app.parent, stdout=subprocess.DEVNULL)
     try:
         yield f"http://127.0.0.1:{port}/", psutil.Process(process.pid)
     finally:

@@ -145,22 +145,6 @@ class Visitor:
         event = await self._join(used.compute, [], button)
         return VisitorRun(clicked, None, (FULL,), None) if event is None else await self.follow(clicked, event)
 
-    async def call_queued(self, handler: int, data: Sequence[Any], trigger: int | None = None) -> list[Any]:
-        """Call a handler that waits in the queue; return its outputs.
-
-        Raises:
-            httpx.HTTPError: any other answer than the page would get.
-            ValueError: the queue is full, or the handler failed.
-        """
-        event = await self._join(handler, data, trigger)
-        if event is not None:
-            async with aclosing(self._messages(event)) as messages:
-                async for message in messages:
-                    if message["msg"] == "process_completed" and message["success"]:
-                        outputs: list[Any] = message["output"]["data"]
-                        return outputs
-        raise ValueError(FULL if event is None else f"handler {handler} failed")
-
     async def _join(self, handler: int, data: Sequence[Any], trigger: int | None) -> str | None:
         """Join the queue; return the event's id, ``None`` where the queue is full."""
         body = {"session_hash": self.session, "trigger_id": trigger, "fn_index": handler, "data": data}

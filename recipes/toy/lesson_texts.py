@@ -57,9 +57,8 @@ LESSONS = (
         "Before one word of this step the draft wavers between “{first}” ({first_prob}) and “{second}” ({second_prob})."
         " Where does one see its doubt before anything is checked?",
         "In the fill of the node before that word: {doubt} nats, as much as between {choices} words that are equally"
-        " likely. A dark node means that the draft sees one word only. It is also a bar in the ribbon under the"
-        " speculative words. Doubt is known before the target is asked, so it can decide where guesses are spent: above"
-        " {threshold} nats the tree branches.",
+        " likely. A dark node means that the draft sees one word only. Doubt is known before the target is asked, so it"
+        " can decide where guesses are spent: above {threshold} nats the tree branches.",
         "saved",
     ),
     LessonTemplate(
@@ -104,8 +103,8 @@ LESSONS = (
         " rest go?",
         "Into drafting, which is small but not free; into passes over many tokens, which take longer than a pass over"
         " one; and reading picture and question is not made faster at all. What that leaves depends on your models and"
-        " your machine: put their times into the card further down that asks whether it pays for you, and see.",
-        "saved", "pays",
+        " your machine.",
+        "saved", "verdict",
     ),
     LessonTemplate(
         "easy", "An easy sentence",
@@ -178,7 +177,7 @@ LESSONS = (
         " guess and one to check bring {emitted} tokens, and so do {emitted} passes without a draft. What is left to"
         " gain is the cost of drafting. If that took a tenth of the time, this answer would come {tenth} times as"
         " fast; if it took none, {free} times and not {emitted}, since a pass over {emitted} tokens takes longer than"
-        " one over one. Enter a smaller time for a level of the draft in the card further down, and see.",
-        "perfect", "pays",
+        " one over one.",
+        "perfect", "verdict",
     ),
 )

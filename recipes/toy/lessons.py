@@ -163,7 +163,7 @@ def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfi
 
 def _perfect(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig, **changes: Any) -> Race:
     """Race with the target as its own draft."""
-    itself = replace(pair, draft=own_draft(pair.target), draft_name=pair.target_name, costs=None)
+    itself = replace(pair, draft=own_draft(pair.target), draft_name=pair.target_name)
     return _race(itself, picture, prompt, config, **changes)
 
 

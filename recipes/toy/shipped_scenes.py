@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from PIL import Image
 
@@ -25,7 +25,7 @@ STORY: Final = "Tell me a story about this picture."
 def write_scenes(directory: Path) -> Path:
     """Write pictures and ``scenes.jsonl``, and return that file; the same bytes each time."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for split, count in COUNTS.items():
         shown = zip(scenes(split, START, count), scene_questions(split, count), strict=True)
         for number, (scene, asked) in enumerate(shown):

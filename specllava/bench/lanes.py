@@ -9,8 +9,7 @@ from functools import partial
 from typing import Final
 
 from specllava.bench.timed_run import TimedRun
-from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, transformers_lane
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import Prefill, StepTrace
 from specllava.decoding import stream
@@ -38,7 +37,7 @@ def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, D
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
     rules: dict[str, DecodingConfig] = {
         rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].bench_options(config))
-        for rule in COMPARED_RULES
+        for rule in RULES
     }
     if tree:
         rules[tree["rule"]] = replace(config, drafter="model", **tree)
@@ -52,16 +51,11 @@ def own_runners(pair: Pair, lanes: Mapping[str, DecodingConfig]) -> dict[str, Ru
 
 
 def runners_of(
-    pair: Pair,
-    config: DecodingConfig,
-    only: Sequence[str] = (),
-    with_transformers: bool = True,
-    tree: Tree | None = None,
+    pair: Pair, config: DecodingConfig, only: Sequence[str] = (), tree: Tree | None = None
 ) -> dict[str, Runner]:
     """Return a runner for each lane of a benchmark, the reference first.
 
-    Lanes that this pair or device cannot have are left out unless they are named. With a temperature those of
-    ``transformers`` are: it draws from another random stream.
+    Lanes that guess with a draft are left out where the pair has none, unless they are named.
 
     Args:
         only: names of lanes to run in addition to the reference; none means all.
@@ -71,29 +65,15 @@ def runners_of(
         ValueError: a name that no lane bears, or of a lane that cannot be had here; one line with the way out.
     """
     own = bench_lanes(config, tree)
-    names = [*own, *TRANSFORMERS_LANES]
-    if unknown := [name for name in only if name not in names]:
-        raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(names)}")
-    missing = {name: _why_not(pair, config, name, own) for name in names}
-    if refused := [name for name in only if missing[name]]:
-        raise ValueError(f"the lane {refused[0]} cannot be run: {missing[refused[0]]}")
-    chosen = [name for name in names if not missing[name] and (not only or name in (REFERENCE, *only))]
-    runners = own_runners(pair, {name: own[name] for name in chosen if name in own})
-    if with_transformers:
-        runners |= {name: transformers_lane(pair, name, config) for name in chosen if name in TRANSFORMERS_LANES}
-    return runners
-
-
-def _why_not(pair: Pair, config: DecodingConfig, name: str, own: Mapping[str, DecodingConfig]) -> str | None:
-    """Return why a lane cannot be had here, ``None`` if it can."""
-    needs_draft = own[name].drafter == "model" if name in own else TRANSFORMERS_LANES[name].needs_draft
-    if needs_draft and pair.draft is None:
-        return f"the pair {pair.name} has no draft: {pair.way_to_draft}"
-    if name in own:
-        return None
-    if config.temperature > 0:
-        return "transformers draws from another random stream: set --temperature 0"
-    return TRANSFORMERS_LANES[name].why_not(pair)
+    if unknown := [name for name in only if name not in own]:
+        raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(own)}")
+    missing = [name for name, lane in own.items() if lane.drafter == "model" and pair.draft is None]
+    if refused := [name for name in only if name in missing]:
+        raise ValueError(
+            f"the lane {refused[0]} cannot be run: the pair {pair.name} has no draft: {pair.way_to_draft}"
+        )
+    chosen = [name for name in own if name not in missing and (not only or name in (REFERENCE, *only))]
+    return own_runners(pair, {name: own[name] for name in chosen})
 
 
 def _run_config(pair: Pair, name: str, config: DecodingConfig, prompt: Prompt) -> TimedRun:
@@ -106,7 +86,6 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     A prompt is encoded once for all lanes. The towers' passes are added to the time of each lane that reads their
     features, as in its prefill. No time counts in which passes are captured.
     """
-    read = lane.prompt.draft_prompt or lane.prompt
     started = now(pair.device) - pair.engines.capture_seconds
     request = pair.request(lane, record=False)
     steps, widths = list[StepTrace](), list[tuple[int, ...]]()
@@ -120,4 +99,4 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
     assert isinstance(prefill, Prefill)
     if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:
         seconds += lane.prompt.draft_prompt.vision_seconds
-    return TimedRun.of_events(prefill, steps, widths, read.length, seconds)
+    return TimedRun.of_events(prefill, steps, widths, seconds)

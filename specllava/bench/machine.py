@@ -1,4 +1,4 @@
-"""The machine that a benchmark ran on: hardware, load, clocks and copy rate."""
+"""The machine that a benchmark ran on."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import torch
 
-from specllava.runtime.timing import now
-
-COPY_BYTES: Final = {"cpu": 2**28, "cuda": 2**31}  # far more than caches hold
-COPIES: Final = 5
 GPU_FACTS: Final = ("name", "driver_version", "power.limit")
-GPU_CONDITIONS: Final = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 
 
 def machine_of(device: torch.device, command: str) -> dict[str, Any]:
-    """Return facts of the machine for a report, its present conditions as ``before``."""
+    """Return facts of the machine for a report."""
     found: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "command": command,
@@ -30,42 +24,11 @@ def machine_of(device: torch.device, command: str) -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "copy_gb_per_second": copy_rate(device),
     }
     if device.type == "cuda":
         found |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
         found |= _query_gpu(device, GPU_FACTS)
-    return {**found, "before": conditions(device)}
-
-
-def conditions(device: torch.device) -> dict[str, Any]:
-    """Return load average and clocks as they are now; what cannot be read is ``None``."""
-    frequency = psutil.cpu_freq()
-    found: dict[str, Any] = {
-        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "cpu_mhz": frequency.current if frequency else None,
-    }
-    return found | (_query_gpu(device, GPU_CONDITIONS) if device.type == "cuda" else {})
-
-
-def copy_rate(device: torch.device) -> float | None:
-    """Measure how many gigabytes a large copy reads and writes per second, by the quickest of several.
-
-    Returns:
-        ``None`` where there is no memory for it.
-    """
-    size = COPY_BYTES.get(device.type, COPY_BYTES["cpu"])
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    if 3 * size > free:
-        return None
-    source = torch.ones(size // 4, dtype=torch.float32, device=device)
-    goal = torch.empty_like(source)
-    quickest = float("inf")
-    for _ in range(COPIES):
-        started = now(device)
-        goal.copy_(source)
-        quickest = min(quickest, now(device) - started)
-    return 2e-9 * size / quickest
+    return found
 
 
 def commit() -> str | None:

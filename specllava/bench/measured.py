@@ -8,10 +8,11 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from specllava.bench.timed_run import Model, TimedRun
+from specllava.bench.timed_run import TimedRun
 from specllava.core.config import one_line
 from specllava.core.trace import RecordedConfig, RunInfo
 from specllava.core.trace_fields import Count, Many, Record, Seconds
+from specllava.lane import TARGET_ONLY
 
 FORMAT: Final = "specllava bench steps 1"
 
@@ -49,22 +50,6 @@ class WarmUp(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class RawPass(Record):
-    """Seconds of a pass.
-
-    Args:
-        model: whose.
-        width: tokens of the pass.
-        context: columns of the KV cache before it.
-    """
-
-    model: Model
-    width: Count
-    context: Count
-    seconds: Seconds
-
-
-@dataclass(frozen=True, slots=True)
 class Measured(Record):
     """A whole benchmark.
 
@@ -72,13 +57,12 @@ class Measured(Record):
         data: where the prompts are from.
         setting: models, device, precision, versions.
         config: options that all lanes share.
-        machine: what the machine is, and how it was before and after.
+        machine: what the machine is.
         seed: of the order in which lanes took turns.
         prompts: in order.
         runs: by lane, those of the first round over all prompts, then those of the next round.
         margins: the target's, as ``(prompt, position, margin)``, where a lane's token differs.
-        failures: lanes that failed, and why.
-        raw_passes: see :class:`RawPass`.
+        alone: lanes without guesses; speed-ups are over the fastest of them.
     """
 
     data: str
@@ -91,8 +75,7 @@ class Measured(Record):
     prompts: Many[BenchPrompt]
     runs: dict[str, Many[TimedRun]]
     margins: Many[tuple[int, int, float]] = ()
-    failures: dict[str, str] | None = None
-    raw_passes: Many[RawPass] = ()
+    alone: Many[str] = (TARGET_ONLY,)
     format: Literal["specllava bench steps 1"] = FORMAT
 
     def to_json(self) -> bytes:

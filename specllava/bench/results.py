@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
-from specllava.core.acceptance import Acceptance, DraftedStep
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
-from specllava.findings.bootstrap import Part, Ratio, pooled_rate, pooled_ratio
+from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 from specllava.lane import TARGET_ONLY
 
-TARGET_ONLY_LANES: Final = (TARGET_ONLY, "transformers", "transformers-compiled")  # without guesses
+TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # of a report about tokens alone
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
 
 
@@ -44,35 +43,6 @@ def totals_of(runs: Sequence[TimedRun]) -> RunTotals:
     )
 
 
-def acceptance_of(runs: Sequence[TimedRun]) -> Acceptance:
-    """Count the steps of a lane that drafted."""
-    steps = (step for run in runs for step in run.steps if step.target_width > 1)
-    return Acceptance.of(DraftedStep(step.target_width - 1, step.accepted) for step in steps)
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """Steps whose passes were run once more, bare.
-
-    Args:
-        passes: of the target in those steps.
-        decode, bare: seconds of the steps, and of their passes.
-    """
-
-    passes: int
-    decode: float
-    bare: float
-
-    @classmethod
-    def of(cls, runs: Sequence[TimedRun]) -> Floor | None:
-        """Add up the runs that have a floor; ``None`` if none has."""
-        known = [(run, run.bare_seconds) for run in runs if run.bare_seconds and run.steps]
-        if not known:
-            return None
-        steps = sum(len(run.steps) for run, _ in known)
-        return cls(steps, math.fsum(run.decode_seconds for run, _ in known), math.fsum(bare for _, bare in known))
-
-
 @dataclass(frozen=True, slots=True)
 class LaneResult:
     """A lane, compared with the fastest lane of the target alone.
@@ -84,10 +54,6 @@ class LaneResult:
         mismatches, ties: runs whose tokens differ from target-only's, by whether the target's margin at the first
             difference is that of a near-tie.
         margins: the target's margins there, ``None`` where one answer is the beginning of the other.
-        acceptance: of the steps that drafted.
-        floor: the steps whose passes were run once more, bare; ``None`` if none were.
-        joules: per token of whole runs; ``None`` where nothing counted them.
-        peak_bytes: the highest of all runs; ``None`` where it is not known.
     """
 
     totals: RunTotals
@@ -97,15 +63,6 @@ class LaneResult:
     mismatches: int
     ties: int
     margins: tuple[float | None, ...]
-    acceptance: Acceptance
-    floor: Floor | None = None
-    joules: Ratio | None = None
-    peak_bytes: int | None = None
-
-    @property
-    def overhead(self) -> float | None:
-        """Cycle time over its floor, minus one; ``None`` if the floor was not measured."""
-        return self.floor.decode / self.floor.bare - 1 if self.floor else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the lane's row of ``bench --json``; times in milliseconds, levels and guesses per target pass."""
@@ -126,22 +83,16 @@ class LaneResult:
             "guesses": totals.drafted / passes,
             **{name: 1e3 * seconds / passes for name, seconds in per_pass.items()},
             "ms_cycle": 1e3 * totals.decode_seconds / passes,
-            "ms_floor": None if self.floor is None else 1e3 * self.floor.bare / self.floor.passes,
-            "overhead": self.overhead,
             "speedup": _number(self.speedup.value),
             "interval": _interval(self.speedup),
             "speedup_end_to_end": _number(self.end_to_end.value),
             "interval_end_to_end": _interval(self.end_to_end),
-            "j_per_token": None if self.joules is None else _number(self.joules.value),
-            "j_per_token_interval": None if self.joules is None else _interval(self.joules),
-            "mb_peak": None if self.peak_bytes is None else 1e-6 * self.peak_bytes,
             "efficiency": _number(_ratio(self.speedup.value, totals.tau)),
             "mismatches": self.mismatches,
             "ties": self.ties,
             "margins": list(self.margins),
             "runs": totals.runs,
             "tokens": totals.tokens,
-            "metrics": {"speculative_decoding": self.acceptance.as_json()},
         }
 
 
@@ -149,7 +100,7 @@ def pool(
     runs: Mapping[str, Sequence[TimedRun]],
     dialogues: Sequence[int],
     margins: Margins | None = None,
-    base: str | None = None,
+    base: str = TARGET_ONLY,
 ) -> dict[str, LaneResult]:
     """Pool every lane's runs and compare them with one lane of the target alone.
 
@@ -157,10 +108,9 @@ def pool(
         runs: by lane, the reference ``target-only`` among them; of all lanes the same prompts, round after round.
         dialogues: for each prompt the number of its dialogue.
         margins: the target's, where a lane's token differs; a difference without one is no near-tie.
-        base: lane that speed-ups are over; the fastest of the target alone without it.
+        base: lane that speed-ups are over.
     """
-    fastest = runs[base or fastest_alone(runs)]
-    base_steps, base_wall = _parts(fastest, dialogues, _decoding), _parts(fastest, dialogues, _whole)
+    base_steps, base_wall = (_parts(runs[base], dialogues, part) for part in (_decoding, _whole))
     results = {}
     for name, own in runs.items():
         differing = [(margins or {}).get(position) for position in differences(runs[TARGET_ONLY], own, len(dialogues))]
@@ -174,10 +124,6 @@ def pool(
             mismatches=len(differing) - ties,
             ties=ties,
             margins=tuple(differing),
-            acceptance=acceptance_of(own),
-            floor=Floor.of(own),
-            joules=_joules_per_token(own, dialogues),
-            peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),
         )
     return results
 
@@ -190,7 +136,7 @@ def results_of(measured: Measured, category: str | None = None) -> dict[str, Lan
     runs = {name: [own[number] for number in numbers] for name, own in measured.runs.items()}
     number_of = {prompt: number for number, prompt in enumerate(chosen)}
     margins = {(number_of[p], at): margin for p, at, margin in measured.margins if p in number_of}
-    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured.runs))
+    return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured))
 
 
 def categories_of(measured: Measured) -> tuple[str, ...]:
@@ -198,9 +144,48 @@ def categories_of(measured: Measured) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked.category for asked in measured.prompts))
 
 
-def fastest_alone(runs: Mapping[str, Sequence[TimedRun]]) -> str:
+def category_results(measured: Measured) -> dict[str, dict[str, LaneResult]]:
+    """Return the results of every category."""
+    return {category: results_of(measured, category) for category in categories_of(measured)}
+
+
+def report_of(
+    measured: Measured,
+    results: Mapping[str, LaneResult],
+    categories: Mapping[str, Mapping[str, LaneResult]],
+    tokens_alone: bool = False,
+) -> dict[str, Any]:
+    """Return the report.
+
+    Args:
+        tokens_alone: leave out times.
+    """
+
+    def rows(lanes: Mapping[str, LaneResult]) -> dict[str, Any]:
+        found = {name: lane.as_json() for name, lane in lanes.items()}
+        if tokens_alone:
+            return {name: {key: row[key] for key in TOKEN_FIELDS} for name, row in found.items()}
+        return found
+
+    report: dict[str, Any] = {
+        "lanes": rows(results),
+        "categories": {name: rows(own) for name, own in categories.items()},
+        "data": measured.data,
+        "prompts": len(measured.prompts),
+        "rounds": measured.rounds,
+        "seed": measured.seed,
+        "setting": asdict(measured.setting),
+        "config": asdict(measured.config),
+        "machine": measured.machine,
+    }
+    if not tokens_alone:
+        report |= {"reference": fastest_alone(measured), "warm_up": asdict(measured.warm_up)}
+    return report
+
+
+def fastest_alone(measured: Measured) -> str:
     """Return the name of the fastest lane of the target alone, prompts apart."""
-    totals = {name: totals_of(runs[name]) for name in TARGET_ONLY_LANES if name in runs}
+    totals = {name: totals_of(measured.runs[name]) for name in measured.alone if name in measured.runs}
     return min(totals, key=lambda name: totals[name].seconds_per_token)
 
 
@@ -233,13 +218,6 @@ def _parts(runs: Sequence[TimedRun], dialogues: Sequence[int], part: Callable[[T
         own[0] += first
         own[1] += second
     return [(first, second) for first, second in sums.values()]
-
-
-def _joules_per_token(runs: Sequence[TimedRun], dialogues: Sequence[int]) -> Ratio | None:
-    """Return the joules per token of whole runs; ``None`` if any was not counted."""
-    if any(run.joules is None for run in runs):
-        return None
-    return pooled_rate(_parts(runs, dialogues, lambda run: (run.joules or 0.0, len(run.token_ids))))
 
 
 def _interval(ratio: Ratio, unit: float = 1.0) -> list[float] | None:

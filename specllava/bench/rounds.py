@@ -8,21 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import torch
 from tqdm.auto import tqdm
 
-from specllava.bench.bare_passes import BareSteps
 from specllava.bench.dialogue import BenchDialogue, prompts_of
-from specllava.bench.energy import energy_meter
 from specllava.bench.lanes import REFERENCE, Runner
-from specllava.bench.machine import conditions, machine_of
+from specllava.bench.machine import machine_of
 from specllava.bench.measured import BenchPrompt, Measured, WarmUp
-from specllava.bench.peak_memory import PeakMemory
-from specllava.bench.raw_passes import raw_passes
 from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
-from specllava.bench.transformers_lanes import TRANSFORMERS_LANES, LaneFailedError
-from specllava.bench.vision_time import with_vision_time
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare_ids
 from specllava.lane import Lane
@@ -42,16 +35,16 @@ class Plan:
         rounds: over all prompts.
         seed: of the order of lanes.
         within: share within which two warm-up rounds must agree in every lane; ``None``: no warm-up.
-        floor: time passes at the end, and repeat those of every run of the first round bare.
         command: that was given, for the report.
+        alone: as in :class:`~specllava.bench.measured.Measured`.
     """
 
     data: str
     rounds: int = 3
     seed: int = 0
     within: float | None = 0.05
-    floor: bool = True
     command: str = ""
+    alone: tuple[str, ...] = (REFERENCE,)
 
 
 class BenchStopped(KeyboardInterrupt):
@@ -66,8 +59,6 @@ def measure(
     pair: Pair, dialogues: Sequence[BenchDialogue], runners: Mapping[str, Runner], config: DecodingConfig, plan: Plan
 ) -> Measured:
     """Run every lane on the prompts of all dialogues.
-
-    A lane of ``transformers`` that fails is left out from there on, and the report says why.
 
     Raises:
         BenchStopped: Ctrl-C, once something was measured.
@@ -84,11 +75,8 @@ class _Bench:
         plan: Plan,
     ) -> None:  # fmt: skip
         self._pair, self._config, self._plan = pair, config, plan
-        self._runners, self._failures = dict(runners), dict[str, str]()
-        gpus = gpus_of(pair)
-        self._energy, self._memory = energy_meter(gpus), PeakMemory(gpus)
-        meters = {"energy": self._energy.as_json(), "peak_memory": self._memory.kind}
-        self._machine = machine_of(pair.device, plan.command) | meters
+        self._runners = runners
+        self._machine = machine_of(pair.device, plan.command)
         self._asked: list[BenchPrompt] = []
         self._prompts: list[Prompt] = []
         for number, dialogue in enumerate(tqdm(dialogues, "prompts", disable=None)):
@@ -98,19 +86,16 @@ class _Bench:
         self._runs: dict[str, list[TimedRun]] = {name: [] for name in runners}
         self._order = random.Random(plan.seed)
         self._warm_up = WarmUp(0, None, plan.within or 0.0, False)
-        lengths = [prompt.length for prompt in self._prompts]
-        self._contexts = min(lengths), max(lengths) + config.max_new_tokens
-        self._bare_steps = BareSteps(pair)
 
     def measure(self) -> Measured:
         total = len(self._prompts)
         self._warm()
         bar = tqdm(total=self._plan.rounds * total, desc="runs of every lane", disable=None)
         with bar:
-            for number in range(self._plan.rounds):
+            for _ in range(self._plan.rounds):
                 try:
                     for prompt in self._prompts:
-                        self._run_lanes(prompt, self._runs, bare=self._plan.floor and number == 0)
+                        self._run_lanes(prompt, self._runs)
                         bar.update()
                 except KeyboardInterrupt:
                     done = min(map(len, self._runs.values()))
@@ -136,28 +121,12 @@ class _Bench:
                 return
             before = taken
 
-    def _run_lanes(self, prompt: Prompt, runs: dict[str, list[TimedRun]], bare: bool = False) -> None:
-        """Run all lanes on one prompt, in an order that is drawn; ``bare``: repeat each run's passes after it."""
+    def _run_lanes(self, prompt: Prompt, runs: dict[str, list[TimedRun]]) -> None:
+        """Run all lanes on one prompt, in an order that is drawn."""
         names = list(self._runners)
         self._order.shuffle(names)
-        before = self._energy.read()
-        timed = with_vision_time(self._pair, prompt)
-        vision = self._energy.since(before)
         for name in names:
-            self._memory.reset()
-            before = self._energy.read()
-            try:
-                run = self._runners[name](timed)
-            except LaneFailedError as error:
-                self._failures[name] = str(error)
-                del self._runners[name]
-                self._runs.pop(name, None)
-            else:
-                joules, peak = self._energy.since(before), self._memory.read()
-                if joules is not None and vision is not None and name not in TRANSFORMERS_LANES:
-                    joules += vision  # generate encodes the picture itself
-                run = replace(run, joules=joules, peak_bytes=peak)
-                runs[name].append(replace(run, bare_seconds=self._bare_steps.seconds(run)) if bare else run)
+            runs[name].append(self._runners[name](prompt))
 
     def _result(self, done: int) -> Measured:
         """Return the measurements of the first ``done`` runs of every lane; a round that was stopped does not count,
@@ -171,23 +140,15 @@ class _Bench:
             data=self._plan.data,
             setting=self._pair.info,
             config=self._config,
-            machine={**self._machine, "after": conditions(self._pair.device)},
+            machine=self._machine,
             seed=self._plan.seed,
             rounds=rounds,
             warm_up=self._warm_up,
             prompts=tuple(self._asked[: len(prompts)]),
             runs=runs,
             margins=tuple((prompt, position, margin) for (prompt, position), margin in margins.items()),
-            failures=self._failures,
-            raw_passes=raw_passes(self._pair, self._contexts) if self._plan.floor else (),
+            alone=self._plan.alone,
         )
-
-
-def gpus_of(pair: Pair) -> list[torch.device]:
-    """Return the GPUs that hold weights of a pair, in order."""
-    models = [model for model in (pair.target, pair.draft) if model is not None]
-    held = {weight.device for model in models for weight in model.parameters()}
-    return sorted((device for device in held if device.type == "cuda"), key=str)
 
 
 def margins_of(

@@ -14,21 +14,18 @@ from specllava.bench.results import LaneResult
 Row = dict[str, Any]
 SPEED_HEADS: Final = ("lane", "τ", "ms/token", "speed-up", "95 %", "differ", "ties")
 TIME_HEADS: Final = (
-    "lane", "vision\nms", "prefill\nms", "wall\nms/token", "wall\nspeed-up", "effi-\nciency", "over-\nhead"
+    "lane", "vision\nms", "prefill\nms", "wall\nms/token", "wall\nspeed-up", "effi-\nciency"
 )  # fmt: skip
-METER_HEADS: Final = ("lane", "J/token", "95 %", "peak MB")
 
 
 def table_rows(
     results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
 ) -> list[tuple[Sequence[str], list[tuple[str, ...]]]]:
-    """Return heads and rows of each table: speed, times, energy with memory, and speed-ups by category if there are
-    several."""
+    """Return heads and rows of each table: speed, times, and speed-ups by category if there are several."""
     rows = {name: lane.as_json() for name, lane in results.items()}
     tables: list[tuple[Sequence[str], list[tuple[str, ...]]]] = [
         (SPEED_HEADS, [_speed_row(name, row) for name, row in rows.items()]),
         (TIME_HEADS, [_time_row(name, row) for name, row in rows.items()]),
-        (METER_HEADS, [_meter_row(name, row) for name, row in rows.items()]),
     ]
     if len(categories) > 1:
         speedups = {name: [own[name].as_json()["speedup"] for own in categories.values()] for name in results}
@@ -58,11 +55,7 @@ def _speed_row(name: str, row: Row) -> tuple[str, ...]:
 
 def _time_row(name: str, row: Row) -> tuple[str, ...]:
     times = (_figure(row["ms_vision"], 1), _figure(row["ms_prefill"], 1), _figure(row["ms_per_token_wall"]))
-    return (name, *times, _figure(row["speedup_end_to_end"]), _figure(row["efficiency"]), _percent(row["overhead"]))
-
-
-def _meter_row(name: str, row: Row) -> tuple[str, ...]:
-    return (name, _figure(row["j_per_token"]), _interval(row["j_per_token_interval"]), _figure(row["mb_peak"], 0))
+    return (name, *times, _figure(row["speedup_end_to_end"]), _figure(row["efficiency"]))
 
 
 def notes_of(measured: Measured, fastest: str) -> list[str]:
@@ -73,17 +66,7 @@ def notes_of(measured: Measured, fastest: str) -> list[str]:
         ended = "agreed" if warm.agreed else "did not agree, the machine is busy or its clock changes:"
         change = "" if warm.change is None else f" {100 * warm.change:.1f} % apart"
         lines.append(f"warm-up: {warm.rounds} rounds {ended}{change} (within {100 * warm.within:g} %)")
-    rate = machine.get("copy_gb_per_second")
-    load = [(machine.get(when) or {}).get("load") for when in ("before", "after")]
-    loads = " and ".join("?" if each is None else f"{each[0]:.1f}" for each in load)
-    copied = "" if rate is None else f", copies {rate:.0f} GB/s"
-    lines.append(f"{machine.get('gpu') or machine.get('cpu')}{copied}, load {loads} before and after")
-    if energy := machine.get("energy"):
-        lines.append(f"energy counted: {', '.join(energy['counters']) or 'none'}")
-        lines += [f"not counted: {why}" for why in energy["missing"]]
-    if peak := machine.get("peak_memory"):
-        lines.append(f"peak memory: {peak}")
-    lines += [f"{name} failed: {why}" for name, why in (measured.failures or {}).items()]
+    lines.append(str(machine.get("gpu") or machine.get("cpu")))
     return lines
 
 
@@ -93,7 +76,3 @@ def _figure(value: float | None, digits: int = 2) -> str:
 
 def _interval(ends: Sequence[float] | None) -> str:
     return "–" if ends is None else f"{ends[0]:.2f}–{ends[1]:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f} %"

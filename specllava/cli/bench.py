@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 
-from specllava.bench.regressions import OldReport, SlowerError, check_comparable, slower_lanes
 from specllava.cli.options import (
     DecodingOptions,
     PairOptions,
@@ -23,16 +22,16 @@ from specllava.cli.options import (
 from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
 from specllava.core.scenes import SCENES, Split, scene_images
+from specllava.core.trace import TARGET_ONLY
+from specllava.models.loading.presets import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from specllava.bench.dialogue import BenchDialogue
+    from specllava.bench.lanes import Runner
     from specllava.bench.measured import Measured
     from specllava.pair import Pair
-    from specllava.runtime.prompt import Prompt
-
-JUDGED: Final = 8  # first questions on which a draft is judged
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ class Bench:
     """Of the order in which lanes take turns."""
 
     identity: bool = False
-    """About tokens, not time: one round without transformers, and every margin of the target where a lane differs is
-    printed."""
+    """About tokens, not time: one round, and every margin of the target where a lane differs is printed."""
 
     lanes: tuple[str, ...] = ()
     """Only these beside target-only, such as: chain entropy. All without it."""
@@ -77,57 +75,43 @@ class Bench:
     raw: Path | None = None
     """Write every step to this file; python -m benchmarks.bench_table makes tables and a picture of it."""
 
-    diagnose: bool = False
-    """Also say why drafting is not faster here: what passes cost, how near the draft is, what would help."""
-
-    against: Path | None = None
-    """Name the lanes that are slower than this earlier report of --json says, beyond its interval; then the command
-    fails."""
-
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
+    program: ClassVar[str] = "specllava"
+    alone: ClassVar[tuple[str, ...]] = (TARGET_ONLY,)
 
     def run(self, console: Console) -> None:
         for name, value in (("prompts", self.prompts), ("rounds", self.rounds), ("turns", self.turns)):
             if value < 1:
                 raise ValueError(f"--{name} is {value}: at least 1 is needed")
         check_outputs(json=self.json, raw=self.raw)
-        for name, given in (("against", self.against), ("diagnose", self.diagnose)):
-            if given and self.identity:
-                raise ValueError(f"--{name} is about times, and --identity measures none: leave one of them out")
-        old = None if self.against is None else OldReport.read(self.against)
         dialogues = self._file_dialogues()
-        from specllava.bench.processes import Processes
-
-        processes = Processes.launched()
-        pair = load_pair(replace(self.pair, device=processes.device(self.pair.device)))
-        from specllava.bench.lanes import runners_of
+        pair = load_pair(self.pair)
         from specllava.bench.rounds import BenchStopped, Plan, measure
 
-        tree = {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
-        runners = runners_of(pair, self.decoding, self.lanes, not self.identity, tree)
-        if old is not None:
-            here = {"setting": asdict(pair.info), "config": asdict(self.decoding), "data": self._source()}
-            check_comparable(old, here)
-        command = shlex.join(["python", "-m", "specllava", *sys.argv[1:]])
-        plan = Plan(self._source(), self.rounds, self.order_seed, command=command)
+        runners = self.runners(pair)
+        command = shlex.join(["python", "-m", self.program, *sys.argv[1:]])
+        plan = Plan(self._source(), self.rounds, self.order_seed, command=command, alone=self.alone)
         if self.identity:
-            plan = Plan(self._source(), 1, self.order_seed, within=None, floor=False, command=command)
-        if self.diagnose and pair.draft is None:
-            raise ValueError(f"--diagnose judges a draft, and the pair {pair.name} has none: name one with --draft")
+            plan = replace(plan, rounds=1, within=None)
         asked = self._chosen(dialogues)
         try:
-            measured = processes.join(measure(pair, processes.share(asked), runners, self.decoding, plan))
+            self._report(console, measure(pair, asked, runners, self.decoding, plan))
         except BenchStopped as stop:
-            if processes.count == 1:
-                self._report(console, stop.measured)
+            self._report(console, stop.measured)
             raise
-        if measured is None:
-            return
-        report = self._report(console, measured, pair if self.diagnose else None, asked)
-        if old is not None and (slower := slower_lanes(old, report)):
-            raise SlowerError(f"slower than in {self.against} beyond its interval: {'; '.join(slower)}")
+
+    @property
+    def tree(self) -> Tree:
+        """Options with which others measured the preset's draft, where the command line says nothing else."""
+        return {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
+
+    def runners(self, pair: Pair) -> dict[str, Runner]:
+        """Return a runner for each lane."""
+        from specllava.bench.lanes import runners_of
+
+        return runners_of(pair, self.decoding, self.lanes, self.tree)
 
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
@@ -155,16 +139,9 @@ class Bench:
             raise ValueError(f"no question is of the category {unknown[0]}: there are {', '.join(known)}")
         return [one for one in dialogues if not self.categories or one.category in self.categories]
 
-    def _report(
-        self, console: Console, measured: Measured, judged: Pair | None = None, asked: Sequence[BenchDialogue] = ()
-    ) -> dict[str, Any]:
-        """Print the tables, write the files of --json and --raw, and return the report.
-
-        Args:
-            judged: the pair, where a diagnosis is asked for.
-        """
-        from specllava.bench.report import category_results, report_of
-        from specllava.bench.results import fastest_alone, results_of
+    def _report(self, console: Console, measured: Measured) -> None:
+        """Print the tables, and write the files of --json and --raw."""
+        from specllava.bench.results import category_results, fastest_alone, report_of, results_of
         from specllava.bench.tables import notes_of, tables_of
 
         results, categories = results_of(measured), category_results(measured)
@@ -173,36 +150,11 @@ class Bench:
         title = ", ".join((f"{count} prompts", f"{measured.rounds} rounds", *ran))
         for table in tables_of(title, results, categories):
             console.print(table)
-        for line in notes_of(measured, fastest_alone(measured.runs)):
+        for line in notes_of(measured, fastest_alone(measured)):
             print_line(console, line)
         for name, lane in results.items() if self.identity else ():
             for margin in lane.margins:
                 console.print(f"{name} differs: {'one answer goes on' if margin is None else f'margin {margin:.2g}'}")
-        report = report_of(measured, results, categories, self.identity)
-        if judged is not None:
-            from specllava.bench.diagnosis import diagnose
-            from specllava.bench.draft_quality import draft_quality
-
-            answers = first_answers(measured, judged, asked, self.decoding)
-            report["diagnosis"] = (found := diagnose(measured, results, draft_quality(judged, answers))).as_json()
-            for line in found.lines():
-                print_line(console, line)
-        write_json(self.json, report)
+        write_json(self.json, report_of(measured, results, categories, self.identity))
         if self.raw:
             write_whole(self.raw, measured.to_json())
-        return report
-
-
-def first_answers(
-    measured: Measured, pair: Pair, dialogues: Sequence[BenchDialogue], config: DecodingConfig
-) -> Iterator[tuple[Prompt, tuple[int, ...]]]:
-    """Yield the first prompts of some dialogues with what the target alone answered."""
-    from specllava.bench.dialogue import prompts_of
-    from specllava.lane import TARGET_ONLY
-
-    firsts: dict[int, int] = {}
-    for number, turn in enumerate(measured.prompts):
-        firsts.setdefault(turn.dialogue, number)
-    for dialogue, number in list(firsts.items())[:JUDGED]:
-        prompt = next(prompts_of(pair, dialogues[dialogue], config))
-        yield prompt, measured.runs[TARGET_ONLY][number].token_ids

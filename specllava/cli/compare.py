@@ -32,7 +32,7 @@ class Compare(AnswerOptions):
         if self.against.chosen:
             run_comparison(console, self, self.against, self._only_image(), self.prompt)
         elif self.prompt is None:
-            raise ValueError("compare needs --prompt, with --image or --video if about those, or --data, or --scenes")
+            raise ValueError("compare needs --prompt, with --image if about one, or --data, or --scenes")
         else:
             self._compare(console, self.prompt)
 
@@ -40,15 +40,14 @@ class Compare(AnswerOptions):
         """Return the picture of a comparison of A and B.
 
         Raises:
-            ValueError: several, or a video.
+            ValueError: several.
         """
-        if self.media.only_image is None and (self.media.image or self.media.video):
+        if self.media.only_image is None and self.media.image:
             raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
         return self.media.only_image
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
-        from specllava.core.acceptance import trace_acceptance
         from specllava.core.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
@@ -70,14 +69,7 @@ class Compare(AnswerOptions):
         lanes = {"target_only": plain, "speculative": fast}
         write_json(
             self.json,
-            {
-                name: {
-                    "token_ids": list(t.token_ids),
-                    "text": t.text,
-                    "metrics": {"speculative_decoding": trace_acceptance([t]).as_json(steps=True)},
-                }
-                for name, t in lanes.items()
-            }
+            {name: {"token_ids": list(t.token_ids), "text": t.text} for name, t in lanes.items()}
             | {"identical": verdict.identical},
         )
         if self.trace:

@@ -185,7 +185,7 @@ def _parse_side(name: str, text: str | None, base: SideOptions, typed: frozenset
 
 
 def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
-    """Load the pairs of both sides; a target that they share is loaded, and its passes are timed, once.
+    """Load the pairs of both sides; a target that they share is loaded once.
 
     Raises:
         ValueError: as :func:`specllava.cli.options.load_pair`.
@@ -199,9 +199,9 @@ def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
         other = one.with_draft(str(draft), tell=print_notice, **asdict(reading))
     else:
         other = load_pair(b.pair)
-    from specllava.lab.comparison import sides
+    from specllava.lab.comparison import Side
 
-    return sides(one, _decoding(one, a), other, _decoding(other, b))
+    return Side(one, _decoding(one, a)), Side(other, _decoding(other, b))
 
 
 def _decoding(pair: Pair, side: SideOptions) -> DecodingConfig:

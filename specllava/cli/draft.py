@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from specllava.cli.options import announce_loading, hide_progress_bars, print_line, print_notice
-from specllava.models.drafts.draft_reading import LayoutName
 
 if TYPE_CHECKING:
     from specllava.distill.make_draft import MadeDraft
@@ -64,27 +63,17 @@ class Import(_Make):
 
 @dataclass(frozen=True, kw_only=True)
 class Export(_Make):
-    """Write a draft that reads the target's states in the layout of an inference engine, vLLM's or SGLang's."""
+    """Write an EAGLE-3 draft in the layout that the inference engines vLLM and SGLang load."""
 
     draft: str
     """The draft: a directory, or an id of the hub."""
-
-    format: LayoutName
-    """eagle-sglang or eagle-vllm (text alone) for EAGLE-1 and EagleVLM; for EAGLE-3 eagle3, which both engines load, or
-    speculators with its variants, for vLLM."""
-
-    identity_layer: bool = False
-    """For EAGLE-1: hold an input norm, which its first layer cannot have, behind a layer that changes nothing."""
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.draft} and the configuration of {self.target}")
         from specllava.distill.export_draft import export_draft
 
         hide_progress_bars()
-        _print_draft(
-            console,
-            export_draft(self.draft, self.target, self.output, self.format, self.identity_layer, print_notice),
-        )
+        _print_draft(console, export_draft(self.draft, self.target, self.output, print_notice))
 
 
 def _print_draft(console: Console, made: MadeDraft) -> None:

@@ -12,7 +12,7 @@ from specllava.core.files import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(AnswerOptions):
-    """Answer a question speculatively, about pictures, a video or neither."""
+    """Answer a question speculatively, about pictures or none."""
 
     prompt: str
     """The question."""

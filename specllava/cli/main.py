@@ -13,7 +13,6 @@ import tyro
 from pydantic import ValidationError
 from rich.console import Console
 
-from specllava.cli.audit import Audit
 from specllava.cli.bench import Bench
 from specllava.cli.compare import Compare
 from specllava.cli.custom_generate import CustomGenerate
@@ -26,7 +25,6 @@ from specllava.cli.parsing import UsageError, join_arguments, parse
 from specllava.cli.presets import Presets
 from specllava.cli.site import Site
 from specllava.cli.trace import Export, Join, View
-from specllava.cli.trace_import import ImportLog
 from specllava.core.config import one_line
 from specllava.core.errors import PAGE_HINT, is_out_of_memory, is_panic, lacks_page
 
@@ -35,7 +33,6 @@ DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack 
 Command = (
     Annotated[Generate, tyro.conf.subcommand("generate")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Audit, tyro.conf.subcommand("audit")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Distill, tyro.conf.subcommand("distill")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
@@ -50,9 +47,8 @@ Command = (
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]
         | Annotated[Export, tyro.conf.subcommand("export")]
-        | Annotated[Join, tyro.conf.subcommand("join")]
-        | Annotated[ImportLog, tyro.conf.subcommand("import")],
-        tyro.conf.subcommand("trace", description="Saved races, and other engines' counts, with no model at hand."),
+        | Annotated[Join, tyro.conf.subcommand("join")],
+        tyro.conf.subcommand("trace", description="Saved races, with no model at hand."),
     ]
 )
 
@@ -64,11 +60,10 @@ def main(
     description: str | None = __doc__,
 ) -> int:
     """Run a command; 0 only on success, 130 after Ctrl-C, errors in one line on stderr."""
-    command: Any = None
     try:
-        command = _parse(arguments, commands, prog, description)
-        run: Callable[[Console], int | None] = command.run
-        return run(Console()) or 0
+        run: Callable[[Console], None] = _parse(arguments, commands, prog, description).run
+        run(Console())
+        return 0
     except KeyboardInterrupt:
         return _fail("stopped", 130)
     except BaseException as error:  # whatever went wrong, a stack trace is printed on request only
@@ -76,7 +71,7 @@ def main(
             raise
         if os.environ.get(DEBUG):
             traceback.print_exc()
-        return _fail(_error_line(error), getattr(command, "error_code", 1))
+        return _fail(_error_line(error))
 
 
 def _error_line(error: BaseException) -> str:

@@ -69,7 +69,7 @@ class PairOptions:
     """Spread the target over all GPUs and the machine's memory, for one that does not fit on a GPU."""
 
     quantization: Annotated[QuantizationName, tyro.conf.arg(aliases=("--quantise",))] = "none"
-    """Store the target's weights in fewer bits: int8, int4 (bitsandbytes, GPU), or torchao-int8 (also on a CPU)."""
+    """Store the target's weights in fewer bits: int8 or int4 (bitsandbytes, on a GPU)."""
 
     passes: PassesName = "auto"
     """How passes run: eager: in the shapes that they come in; padded: in a few fixed shapes; graphs: these captured as
@@ -109,46 +109,21 @@ class MediaOptions:
     image: tuple[Path, ...] = ()
     """Picture files, in the order in which they are shown; without any the question is about none."""
 
-    video: Path | None = None
-    """Video file, of which some frames are shown, after the pictures; it is read by PyAV."""
-
-    frames: int = 8
-    """Frames of the video: the first of so many equal parts. A model without a way for videos sees them as pictures."""
-
-    draft_frames: int | None = None
-    """Frames that the draft watches, evenly taken of those; all of them without it. Only its guesses change."""
-
-    def check(self, drafter: DrafterName) -> None:
+    def check(self) -> None:
         """Refuse what no model is needed to refuse.
 
         Raises:
-            ValueError: an unreadable picture, or fewer frames for a draft that is not there.
+            ValueError: an unreadable picture.
         """
         from specllava.models.media.images import read_size
 
-        if self.draft_frames is not None and self.video is None:
-            raise ValueError("--draft-frames belongs to --video")
-        if self.draft_frames is not None and drafter != "model":
-            raise ValueError(f"--draft-frames is for a draft model, and the drafter is {drafter}")
         for image in self.image:
             read_size(image)
 
-    def read(self) -> Pictures:
-        """Return the pictures, and the video with its frames decoded.
-
-        Raises:
-            ValueError: a video that cannot be read.
-        """
-        from specllava.models.media.video_file import read_video
-
-        if self.video is None:
-            return self.image
-        return (*self.image, read_video(self.video, self.frames, self.draft_frames))
-
     @property
     def only_image(self) -> Path | None:
-        """The picture, if it is the only one and there is no video."""
-        return self.image[0] if len(self.image) == 1 and self.video is None else None
+        """The picture, if it is the only one."""
+        return self.image[0] if len(self.image) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +143,16 @@ class AnswerOptions:
     typed: Typed = frozenset()
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
-        """Load the pair, the media and the options for decoding; check first what needs no model.
+        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
 
         Raises:
-            ValueError: files that cannot be written, an unreadable picture or video, or as :func:`load_pair`.
+            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
         """
         check_outputs(json=self.json, trace=self.trace)
-        self.media.check(self.decoding.drafter)
-        media = self.media.read()
+        self.media.check()
         decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
-        return pair, media, with_fallback_drafter(pair, decoding, fallback)
+        return pair, self.media.image, with_fallback_drafter(pair, decoding, fallback)
 
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:

@@ -43,24 +43,11 @@ class PageOptions:
     """More drafts of the target for visitors to choose from, each loaded when it is first used: names of presets, ids
     of the hub, or directories."""
 
-    pairs: tuple[str, ...] = field(default_factory=lambda: tuple(_from("SPECLLAVA_PAIRS").replace(",", " ").split()))
-    """Presets that visitors may choose beside the page's own pair, each loaded when it is first chosen: their names,
-    all, or none. Without it all where only this machine can reach the page, otherwise none: SPECLLAVA_PAIRS."""
-
     open: Path | None = None
     """A race file to show first, in place of an example."""
 
     limits: Limits = field(default_factory=lambda: _limits())
     """What a visitor may ask for; each may also be set as SPECLLAVA_ and its name, such as SPECLLAVA_NEW_TOKENS."""
-
-    costs: Path | None = field(default_factory=lambda: Path(path) if (path := _from("SPECLLAVA_COSTS")) else None)
-    """Seconds of the pair's passes on this hardware (docs/spaces.md), in place of measuring them: SPECLLAVA_COSTS."""
-
-
-def is_for_one(options: PageOptions) -> bool:
-    """Check whether nobody but this machine's own user can reach the page: no other host, no proxy, no Space."""
-    local = options.host in ("127.0.0.1", "::1", "localhost")
-    return local and not (options.root_path or options.trusted_proxies or _from("SPACE_ID"))
 
 
 def _from(*names: str) -> str:

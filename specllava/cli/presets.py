@@ -24,8 +24,8 @@ from specllava.models.loading.memory import (
 from specllava.models.loading.presets import ASSETS, presets
 
 NOTES = (
-    "On this machine: the precision in which a pair fits what is free. Ask for it by --dtype bfloat16; int8 by --dtype"
-    " bfloat16 --quantization torchao-int8 on a CPU, and by --quantization int8 on a GPU; int4 by --quantization int4.",
+    "On this machine: the precision in which a pair fits what is free. Ask for it by --dtype bfloat16; on a GPU also by"
+    " --quantization int8 or int4.",
     f"Memory: weights of both models, and caches for {ENOUGH:,} tokens of prompt and answer; what else a pass takes"
     " comes on top. int8 and int4 hold the target's decoder in so many bits, the rest in bfloat16.",
     "Sizes are those of the published configurations, downloads about. Tokens a pass: accepted guesses and the"

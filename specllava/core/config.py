@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from functools import partial
 from reprlib import Repr
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import tyro
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from specllava.core.growth.rule import RuleInfo
 from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.growth.shapes import check_parents
 from specllava.core.limits import highest
+from specllava.core.trace_fields import RETIRED_RULES, retired_rule
 from specllava.drafters import DRAFTER_INFOS, DrafterInfo
 
 RULES: Final = tuple(RULE_INFOS)
-COMPARED_RULES: Final = tuple(info.name for info in RULE_INFOS.values() if info.compared)
 if TYPE_CHECKING:
     RuleName = str
     DrafterName = str
@@ -34,7 +32,6 @@ else:  # one choice per name that is offered
 MAX_GUESSES: Final = highest("nodes")  # of one tree
 MAX_CHILDREN: Final = highest("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
-Parent = Annotated[int, Field(ge=0, lt=MAX_GUESSES)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 LISTED: Final = Field(min_length=1, max_length=highest("list_items"))
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
@@ -55,6 +52,12 @@ def _choices(title: str, question: str, infos: Iterable[RuleInfo | DrafterInfo])
     return Field(title=title, description=text), tyro.conf.arg(help=text)
 
 
+def _not_retired(rule: object) -> object:
+    if rule in RETIRED_RULES:
+        raise ValueError(retired_rule(str(rule)))
+    return rule
+
+
 @dataclass(frozen=True, slots=True, config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
 class DecodingConfig:
     """Options of decoding: the drafter, the growth of the tree, the limits.
@@ -71,7 +74,9 @@ class DecodingConfig:
     ] = "model"
 
     rule: Annotated[
-        RuleName, *_choices("How the tree grows (rule)", "How the tree grows.", RULE_INFOS.values())
+        RuleName,
+        BeforeValidator(_not_retired),
+        *_choices("How the tree grows (rule)", "How the tree grows.", RULE_INFOS.values()),
     ] = "entropy"
 
     max_new_tokens: Annotated[
@@ -119,14 +124,6 @@ class DecodingConfig:
     ] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
-    shape: Annotated[
-        tuple[Parent, ...],
-        Field(min_length=1, max_length=MAX_GUESSES, title="Your tree"),
-        AfterValidator(partial(check_parents, max_children=MAX_CHILDREN)),
-    ] = (0, 0, 1, 1, 2, 3, 5, 7)
-    """Parent of every guess, in order, for the shape rule: 0 is the root, 1 the first guess. The first child of a
-    parent is the draft's best guess there, the next its second best."""
-
     temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), Usual(0.0, 1.5, 0.05)] = 0.0
     """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""
 
@@ -141,9 +138,6 @@ class DecodingConfig:
 
     children: Annotated[Literal["best", "drawn"], Field(title="Which guesses (top-k or sampled)")] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
-
-    verifier: Annotated[Literal["token", "traversal"], Field(title="How drawn guesses are judged (verifier)")] = "token"
-    """Drawn guesses are judged token by token from the root (Sequoia), or branch by branch from the leaves."""
 
     ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), Usual(1, 5, 1)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
@@ -179,13 +173,11 @@ class DecodingConfig:
                 f"the {self.rule} rule drops guesses for what they are, which bends the distribution of drawn ones:"
                 f" use {' or '.join(drawable)}, or best children"
             )
-        if self.verifier == "traversal" and self.children != "drawn":
-            raise ValueError("the traversal verifier gains nothing with best children: set children to drawn")
         return self
 
 
-def options_read(drafter: str, rule: str, temperature: float, children: str) -> frozenset[str]:
-    """Return the names of the options that decoding with these four reads: a change of any other changes nothing.
+def options_read(drafter: str, rule: str, temperature: float) -> frozenset[str]:
+    """Return the names of the options that decoding with these three reads: a change of any other changes nothing.
 
     A drafter or rule that is not known here reads none of its own.
     """
@@ -199,8 +191,6 @@ def options_read(drafter: str, rule: str, temperature: float, children: str) -> 
         read.update(("top_p", "top_k", "seed"))
     if temperature <= 0 or not (known and known.drawable):
         read.discard("children")  # they can only be the best
-    if "children" in read and children == "drawn":
-        read.add("verifier")
     return frozenset(read)
 
 

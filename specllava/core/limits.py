@@ -25,19 +25,13 @@ class Limits:
     """
 
     upload_bytes: Annotated[int, Field(ge=1)] = 20 * MIB
-    """Bytes of an uploaded picture or video."""
+    """Bytes of an uploaded picture."""
 
     question_bytes: Annotated[int, Field(ge=1)] = 40 * MIB
-    """Bytes of all pictures and videos that are uploaded for one question."""
+    """Bytes of all pictures that are uploaded for one question."""
 
     pictures: Annotated[int, Field(ge=1, le=64)] = 8
-    """Pictures that are uploaded for one question; a video counts as one of them."""
-
-    frames: Annotated[int, Field(ge=1, le=256)] = 8
-    """Frames of an uploaded video that the models watch."""
-
-    seconds_per_video: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds that an uploaded video may take to decode."""
+    """Pictures that are uploaded for one question."""
 
     pixels: Annotated[int, Field(ge=1, le=16_000_000)] = 16_000_000
     """Pixels of a picture that is decoded; decoders need up to 15 bytes for each."""
@@ -64,10 +58,7 @@ class Limits:
     """Children of one node."""
 
     list_items: Annotated[int, Field(ge=1, le=16)] = 16
-    """Numbers of an option that is a list, a tree's own shape apart."""
-
-    prompts: Annotated[int, Field(ge=1, le=20)] = 20
-    """Prompts of a comparison of A and B."""
+    """Numbers of an option that is a list."""
 
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
     """Seconds that a race, an experiment or a call computes; what is there by then is kept."""

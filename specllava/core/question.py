@@ -15,7 +15,7 @@ class Question:
     """A question about a picture, about several, or about none.
 
     Args:
-        image: the picture, or where it lies; several pictures and videos, as a pair takes them.
+        image: the picture, or where it lies; several pictures, as a pair takes them.
         name: of the picture, for tables.
     """
 

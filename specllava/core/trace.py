@@ -25,8 +25,8 @@ from specllava.core.trace_fields import (
     Seconds,
     TokenTexts,
     Versions,
-    few_keys,
     parse_json,
+    without_retired,
 )
 from specllava.core.tree import DraftTree, Pruned
 
@@ -39,8 +39,8 @@ MAX_SETTINGS = 2000  # characters
 
 
 def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConfig:
-    """Read options whose rule is not known here: drawing a tree needs the rule's name alone."""
-    few_keys(value)
+    """Read options without retired ones, also of a rule that is not known here: drawing a tree needs its name alone."""
+    value = without_retired(DecodingConfig.__name__, value)
     rule = value.get("rule") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULE_INFOS:
         known: DecodingConfig = read(value)
@@ -105,7 +105,6 @@ class Draw(Record):
         uniform: the number, from 0 up to but not including 1.
         acceptance: the guess was accepted if ``uniform`` was below it; ``None`` where the target drew its own.
         target_prob, draft_prob: p and q of ``token``; q is ``None`` where the target drew its own.
-        credit: with which p was weighed against q; below 1 only for the traversal verifier.
         tokens: the likeliest few of target and draft, ``token`` among them, by id.
         target_probs, draft_probs: their probabilities; the latter are empty where the target drew its own.
         starts: probability of all tokens with smaller ids than each of ``tokens``, where the target drew its own. The
@@ -122,7 +121,6 @@ class Draw(Record):
     target_probs: Many[Probability]
     draft_probs: Many[Probability] = ()
     starts: Many[Probability] = ()
-    credit: Probability = 1.0
 
     @property
     def margin(self) -> float | None:

@@ -6,6 +6,9 @@ outgrow it: pydantic keeps every one of them in memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, FailFast, Field, GetCoreSchemaHandler
@@ -13,11 +16,15 @@ from pydantic_core import CoreSchema, from_json
 from pydantic_core.core_schema import no_info_before_validator_function
 
 MAX_KEYS: Final = 64  # of an object, far more than any has
+# What files hold and nothing reads any more: fields, by their record, and names of rules. Commit 6362268 has all of it.
+RETIRED_FIELDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {"DecodingConfig": frozenset({"shape", "verifier"}), "Draw": frozenset({"credit"})}
+)
+RETIRED_RULES: Final = ("cost-aware", "shape")
 Item = TypeVar("Item")
 
 Count = Annotated[int, Field(ge=0, le=2**53)]  # as far as a browser counts
 Seconds = Annotated[float, Field(ge=0.0)]
-Joules = Annotated[float, Field(ge=0.0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.000001)]
 Many = Annotated[tuple[Item, ...], FailFast()]
 
@@ -29,6 +36,21 @@ def few_keys(value: object) -> object:
     return value
 
 
+def without_retired(record: str, value: object) -> object:
+    """Drop the fields of a record that files of earlier versions hold, whatever their values."""
+    few_keys(value)
+    retired = RETIRED_FIELDS.get(record, frozenset())
+    if not isinstance(value, dict) or retired.isdisjoint(value):
+        return value
+    return {name: own for name, own in value.items() if name not in retired}
+
+
+def retired_rule(rule: str) -> str:
+    """Return why a run of a rule that is not known here can only be shown."""
+    where = ": commit 6362268 has it" if rule in RETIRED_RULES else ""
+    return f"the {rule} rule is not here, so a run of it is shown and not repeated{where}"
+
+
 class Record:
     """Plain dataclasses in the decode loop, strict ones when read from a file: unknown keys and NaN are refused."""
 
@@ -37,7 +59,7 @@ class Record:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_before_validator_function(few_keys, handler(source))
+        return no_info_before_validator_function(partial(without_retired, cls.__name__), handler(source))
 
 
 def _token_texts(value: object) -> object:

@@ -54,7 +54,7 @@ class RowBatches:
 
     Args:
         numbers: of the training rows.
-        read_pictures: paths of a row's pictures, and how many, to what the tower reads of each or its features.
+        read_pictures: paths of a row's pictures, and how many, to what the tower reads of each.
         images: directory that the paths are relative to.
     """
 
@@ -85,11 +85,6 @@ class RowBatches:
             batch["image_sizes"] = torch.tensor([size for _, _, sizes in samples for size in sizes])
             batch |= batch_entries([picture for _, seen, _ in samples for picture in seen])
         return batch | {f"{COUNT}{key}": torch.tensor(value) for key, value in counts.items()}
-
-    def positions(self, batches: int) -> range:
-        """Return the positions that the first ``batches`` batches may read: whole windows, and spare rows."""
-        read = -(-batches // GROUP) * GROUP * self.batch
-        return range(min(len(self.numbers), read + TRIES))
 
     def row_at(self, position: int) -> int:
         """Return the number of the row at a position of the endless order."""

@@ -27,8 +27,8 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
     """Refuse drafts that the loss does not support.
 
     Raises:
-        ValueError: a draft of another kind than the drafter; one with a tower of its own, a sliding window or rotations
-            by rows of positions; options of a projector or a compressor that it cannot have.
+        ValueError: a draft of another kind than the drafter; one with a tower of its own, or rotations by rows of
+            positions; options of a projector or a compressor that it cannot have.
     """
     if not pair.family.sees:
         raise ValueError(f"{pair.target_name} is a language model, and distill teaches drafts of models that see")
@@ -42,11 +42,6 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
         raise ValueError(
             f"the draft {name} rotates by three rows of positions and distill teaches drafts that count plainly: begin"
             f" a new one with --drafter {kind}, without --draft"
-        )
-    if isinstance(pair.draft, FeatureDraft) and pair.draft.config.sliding_window is not None:
-        raise ValueError(
-            f"the draft {name} attends to {pair.draft.config.sliding_window} positions and distill teaches drafts that"
-            f" attend to all: begin a new one with --drafter {kind}, without --draft"
         )
     if pair.draft_vision == "own":
         raise ValueError(

@@ -33,9 +33,6 @@ class Job:
     draft: Path | None = None
     """Directory of the draft to begin with. --drafter eagle and eagle3 make a new one without it."""
 
-    features: Path | None = None
-    """Compute every picture's features once and keep them in this directory, which other runs may share."""
-
     device: Literal["auto", "cpu"] = "auto"
     """cpu, or auto for what accelerate finds."""
 

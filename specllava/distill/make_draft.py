@@ -97,7 +97,6 @@ def _with_projector(model: PreTrainedModel, target: PretrainedConfig) -> PreTrai
             target_type=target.model_type,
             slot_size=target.get_text_config().hidden_size,
             image_token_id=target.image_token_id,
-            video_token_id=getattr(target, "video_token_id", None),
         )
     )
 

@@ -1,4 +1,4 @@
-"""One distillation from files to files: data, features, stages, validation, report. Resumable after a kill."""
+"""One distillation from files to files: data, stages, validation, report. Resumable after a kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from transformers.utils.logging import disable_progress_bar
 from specllava.distill.batches import RowBatches, split
 from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import DistillConfig
-from specllava.distill.features import FeatureCache, kept_names, make_features
 from specllava.distill.initial_draft import check_teachable, make_fresh, training_draft
 from specllava.distill.job import Job
 from specllava.distill.loop import TrainingLog
@@ -37,7 +36,7 @@ from specllava.pair import Pair
 from specllava.runtime.vision import projector_weights
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
-LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering or encoding
+LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering
 
 
 def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
@@ -144,7 +143,6 @@ def _identity(job: Job, processes: int) -> dict[str, Any]:
         "images": resolved(job.images),
         "target": resolved(Path(target.name_or_path)) if target.local else target.name_or_path,
         "dtype": job.dtype,
-        "features": resolved(job.features),
         "processes": processes,
     }
     values |= {name: value for name, value in asdict(job.training).items() if name not in ("tensorboard", "workers")}
@@ -189,11 +187,8 @@ def _batches(run: _Run, pair: Pair, rows: Rows, learnt: Tensor) -> tuple[Rows, R
     if config.answers == "target":
         source = _answered(run, pair, rows, learnt[: run.rows_read].tolist())
         numbers = torch.arange(len(source))
-    make = partial(RowBatches, source, numbers, encode, config.batch, config.seed, images=job.images)
-    batches = make(read_pictures=Pixels(pair.processor, pair.target.config, job.images))
-    if job.features is not None:
-        batches = make(read_pictures=_features(run, pair, batches, job.features))
-    return source, batches
+    see = Pixels(pair.processor, pair.target.config, job.images)
+    return source, RowBatches(source, numbers, encode, config.batch, config.seed, see, job.images)
 
 
 def _answered(run: _Run, pair: Pair, rows: Rows, numbers: Sequence[int]) -> Rows:
@@ -210,14 +205,6 @@ def _answered(run: _Run, pair: Pair, rows: Rows, numbers: Sequence[int]) -> Rows
     if not len(source):
         raise ValueError(f"the target answers none of {len(numbers)} rows")
     return source
-
-
-def _features(run: _Run, pair: Pair, batches: RowBatches, directory: Path) -> FeatureCache:
-    """Compute the features of all pictures that the batches of the run may show."""
-    positions = batches.positions(run.rows_read // batches.batch)
-    read = (batches.rows[batches.row_at(position)].images for position in positions)
-    names = [name for row in read for name in kept_names(row, pair.family.several_differ)]
-    return make_features(directory, pair.target, pair.processor, run.job.images, names, run.accelerator)
 
 
 def _learn(

@@ -21,7 +21,7 @@ from specllava.distill.pictures import batch_pictures
 from specllava.models.drafts.draft_classes import vision_source
 from specllava.models.drafts.feature_draft import LAST, FeatureDraft
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import FEATURES, Features, ImageFeatures
+from specllava.models.families.interface import Features, ImageFeatures
 from specllava.runtime.engine import Engine
 from specllava.runtime.vision import compressor_of, kept_slots, merge_features, projector_weights, to_device
 
@@ -161,15 +161,11 @@ def keep_tokens(input_ids: Tensor, labels: Tensor, kept: Tensor) -> tuple[Tensor
 
 
 def _features(target: PreTrainedModel, batch: Batch) -> list[ImageFeatures]:
-    """Return the features of the batch's pictures, kept ones or those that the target's tower makes."""
+    """Return the features that the target's tower makes of the batch's pictures."""
     if "image_sizes" not in batch:
         return []
-    family, pictures = family_of(target.config), batch_pictures(batch)
-    if all(FEATURES in one for one in pictures):
-        sizes = [(height, width) for height, width in batch["image_sizes"].tolist()]
-        moved = [to_device(one, target, target.device) for one in pictures]
-        return [family.restore(one, size) for one, size in zip(moved, sizes, strict=True)]
-    return family.encode(target, [to_device(one, target, target.device) for one in pictures])
+    pictures = [to_device(one, target, target.device) for one in batch_pictures(batch)]
+    return family_of(target.config).encode(target, pictures)
 
 
 def _stack(target: PreTrainedModel, features: Sequence[ImageFeatures]) -> Features | None:

@@ -16,7 +16,6 @@ from specllava.core.tree import DraftTree, Pruned
 from specllava.runtime.kv_caches import KVCaches
 from specllava.runtime.passes import PrefillOutput
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.queued_verification import QueuedVerification
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
 
@@ -33,7 +32,6 @@ class DraftContext:
         caches: KV caches, which a chat reuses.
         length: tokens of prompt and answer that the caches are for.
         prefill: output of the target's prefill, with the states of ``Drafter.state_layers``.
-        verification: may be queued behind the draft's passes; ``None`` where a tree has to be read first.
     """
 
     prompt: Prompt
@@ -46,7 +44,6 @@ class DraftContext:
     caches: KVCaches
     length: int
     prefill: PrefillOutput
-    verification: QueuedVerification | None = None
 
 
 class DraftSession(ABC):

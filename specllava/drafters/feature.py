@@ -11,9 +11,7 @@ from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import GrowingSession
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.runtime.feature_engine import prompt_entries
-from specllava.runtime.padded_engines import PaddedFeatureEngine
 from specllava.runtime.passes import PassInput, PassOutput
-from specllava.runtime.tree_passes import TreePasses
 
 
 class FeatureDrafter(Drafter):
@@ -46,7 +44,7 @@ class FeatureSession(GrowingSession):
         super().__init__(self._engine, context.config, context.random, rule, context.settings)
         entries, contents = prompt_entries(draft, context.target, context.prompt, states)
         self._engine.prefill(entries, contents)
-        self._prepare(self._engine, context.verification)
+        self._prepare(self._engine)
         self._position_offset = self._engine.position_offset
         self._read = 0  # columns once the root is read
         self._states = states[-1:]  # of the token before each of them, and before the root
@@ -64,11 +62,6 @@ class FeatureSession(GrowingSession):
         assert output.states is not None
         self._node_states.update(zip(nodes, output.states, strict=True))
         return output
-
-    def _read_tree(self, root: int, passes: TreePasses, levels: int) -> None:
-        assert isinstance(self._engine, PaddedFeatureEngine)
-        self._read = self._engine.cache.length + len(self._unread) + 1
-        self._engine.begin_tree(passes, [*self._unread, root], self._states, levels)
 
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         assert states is not None

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from torch import Tensor
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.grow import GrownTree, GrowthLimits, grow
+from specllava.core.growth.grow import GrowthLimits, grow
 from specllava.core.growth.rule import GrowthRule, TopTokens
 from specllava.core.tree import DraftTree
 from specllava.drafters.drafter import DraftSession
-from specllava.drafters.replay import MissingError, TreeReplay, build_replay
 from specllava.drafters.top_tokens import Drawing, TopTokensOf, TopTokensReduction, top_tokens
 from specllava.runtime.kv_caches import AnyEngine
-from specllava.runtime.padded_passes import WIDEST
 from specllava.runtime.passes import PassInput, PassOutput
-from specllava.runtime.queued_verification import QueuedVerification
-from specllava.runtime.tree_passes import TreePasses
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
 from specllava.verification.verifier import check_finite
@@ -44,7 +39,6 @@ class GrowingSession(DraftSession):
         settings: AnswerSettings,
     ) -> None:
         self._cache, self._config, self._rule, self._processing = engine.cache, config, rule, settings.processing
-        self._keep_columns = engine.keep
         drawn = config.children == "drawn"
         self._top_tokens: TopTokensOf = Drawing(settings.warpers, random) if drawn else top_tokens
         self._tree = DraftTree.only_root(0)
@@ -55,7 +49,6 @@ class GrowingSession(DraftSession):
         self._branches: dict[int, list[int]] = {}
         self._paths: dict[int, list[int]] = {}
         self._unread: list[int] = []  # emitted tokens that the KV cache lacks, the root left out
-        self._replay: TreeReplay | None = None
 
     @abstractmethod
     def _read_root(self, root: int) -> PassOutput:
@@ -66,17 +59,14 @@ class GrowingSession(DraftSession):
         """Append nodes whose parents were read before; score what follows each, ``[nodes, vocab]``."""
 
     @abstractmethod
-    def _read_tree(self, root: int, passes: TreePasses, levels: int) -> None:
-        """Read the root as :meth:`_read_root`, as that of a tree of ``levels`` levels at most, without waiting."""
-
-    @abstractmethod
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         """Keep what belongs to the accepted nodes of the last tree."""
 
     def propose(self, root: int, depth: int) -> DraftTree:
         self._reduction = self._next_reduction()
         limits = GrowthLimits(depth, self._config.nodes, self._config.max_expanded_nodes)
-        grown = self._replayed(root, limits) or self._grown(root, limits)
+        self._columns, self._branches, self._paths, self.pass_tokens = {}, {}, {}, ()
+        grown = grow(root, self._expand, self._rule, limits)
         self._tree, self.pruned, self._rule_used = grown.tree, grown.pruned, depth > 0
         drawing = self._top_tokens
         self.draft_probs = drawing.of(grown.builder_ids) if isinstance(drawing, Drawing) else None
@@ -92,37 +82,11 @@ class GrowingSession(DraftSession):
         if self._rule_used:
             self._rule.observe(draft_seconds, target_seconds)
 
-    def _grown(self, root: int, limits: GrowthLimits) -> GrownTree:
-        """Grow a tree pass by pass."""
-        self._columns, self._branches, self._paths, self.pass_tokens = {}, {}, {}, ()
-        return grow(root, self._expand, self._rule, limits)
-
-    def _replayed(self, root: int, limits: GrowthLimits) -> GrownTree | None:
-        """Grow a tree that the device has expanded ahead; ``None`` if that cannot be, from then on."""
-        replay = self._replay
-        if replay is None or limits.depth == 0 or len(self._unread) >= WIDEST:
-            return None
-        start = self._cache.length
-        try:
-            replay.begin(root, partial(self._read_tree, root), limits.depth)
-            grown = grow(root, replay.expand, self._rule, limits)
-        except MissingError:
-            self._keep_columns(start, [])
-            self._replay = None
-            return None
-        replay.end()
-        self._columns, self.pass_tokens = replay.columns, replay.pass_tokens
-        return grown
-
-    def _prepare(self, engine: AnyEngine, verification: QueuedVerification | None) -> None:
+    def _prepare(self, engine: AnyEngine) -> None:
         """Prepare passes over a root with what is unread before it, and over levels, up to the answer's end."""
-        config, reduction = self._config, self._next_reduction()
-        columns = config.draft_columns(config.max_new_tokens)
-        self._replay = build_replay(engine, self._rule, config, reduction, verification)
-        if self._replay is not None:
-            self._replay.prepare(config.depth + 1, columns)
-        else:
-            engine.prepare(max(config.nodes, config.width, config.depth + 1), columns, reduction)
+        config = self._config
+        rows, columns = max(config.nodes, config.width, config.depth + 1), config.draft_columns(config.max_new_tokens)
+        engine.prepare(rows, columns, self._next_reduction())
 
     def _next_reduction(self) -> TopTokensReduction | None:
         needs_logits = self._processing or isinstance(self._top_tokens, Drawing)

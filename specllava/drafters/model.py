@@ -11,11 +11,8 @@ from specllava.core.growth.rule import GrowthRule
 from specllava.drafters.drafter import DraftContext, Drafter, DraftSession
 from specllava.drafters.growing import GrowingSession
 from specllava.runtime.engine import Engine
-from specllava.runtime.padded_engines import PaddedEngine
 from specllava.runtime.passes import PassInput, PassOutput
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.queued_verification import QueuedVerification
-from specllava.runtime.tree_passes import TreePasses
 from specllava.verification.answer_settings import AnswerSettings
 from specllava.verification.sampling import RandomSource
 
@@ -33,7 +30,7 @@ class ModelDrafter(Drafter):
         longer = 0 if own is None else max(0, own.length - context.prompt.length)
         engine = context.caches.engine(context.draft, context.config.draft_columns(context.length) + longer)
         answer = context.config, context.random, context.rule, context.settings
-        return ModelSession(engine, context.prompt, *answer, context.verification)
+        return ModelSession(engine, context.prompt, *answer)
 
 
 class ModelSession(GrowingSession):
@@ -51,23 +48,18 @@ class ModelSession(GrowingSession):
         random: RandomSource,
         rule: GrowthRule,
         settings: AnswerSettings,
-        verification: QueuedVerification | None = None,
     ) -> None:
         super().__init__(engine, config, random, rule, settings)
         self._engine = engine
         read = prompt.draft_prompt or prompt
         self._engine.prefill(read.input_ids, read.features, read.image_keys)
-        self._prepare(engine, verification)
+        self._prepare(engine)
 
     def _read_root(self, root: int) -> PassOutput:
         return self._engine.forward(PassInput([*self._unread, root], last=1), self._reduction)
 
     def _read_level(self, batch: PassInput, nodes: Sequence[int], parents: Sequence[int]) -> PassOutput:
         return self._engine.forward(batch, self._reduction)
-
-    def _read_tree(self, root: int, passes: TreePasses, levels: int) -> None:
-        assert isinstance(self._engine, PaddedEngine)
-        self._engine.begin_tree(passes, [*self._unread, root], levels)
 
     def _keep(self, path: Sequence[int], states: Tensor | None) -> None:
         columns = [column for node in path if (column := self._kept_columns[node]) is not None]

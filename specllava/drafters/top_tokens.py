@@ -91,10 +91,6 @@ class TopTokensReduction:
         top = log_probs.topk(self.count, dim=-1)
         return torch.cat([entropies, top.values, top.indices.float()], dim=-1)
 
-    def split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split the numbers of rows: entropies ``[rows]``, log-probabilities and tokens ``[rows, count]``."""
-        return numbers[:, 0], numbers[:, 1 : 1 + self.count], numbers[:, 1 + self.count :]
-
     def undefined(self, numbers: Sequence[Sequence[float]]) -> bool:
         """Return whether the entropy of a row is no number: of logits that are none, or that forbid every token."""
         return any(math.isnan(row[0]) for row in numbers)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from specllava.core.acceptance import Acceptance
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Comparison, RunTotals, pool_totals
 from specllava.core.trace import RunInfo
@@ -25,10 +24,7 @@ class PromptResult:
     Args:
         image: name of its picture, if there is one.
         sameness: B's tokens against A's; ``None`` where both are drawn, so that they may differ by chance.
-        counted: seconds of the decoding passes of A and of B, each pass at its measured cost; ``None`` without costs.
-        drafting: the draft's part of ``counted``.
         packed_race: its race file, gzipped; ``None`` if it was not kept.
-        acceptance: of A and of B; ``None`` if it was not counted.
     """
 
     prompt: str
@@ -36,10 +32,7 @@ class PromptResult:
     a: RunTotals
     b: RunTotals
     sameness: Comparison | None
-    counted: tuple[float, float] | None = None
-    drafting: tuple[float, float] = (0.0, 0.0)
     packed_race: bytes | None = field(default=None, repr=False, compare=False)
-    acceptance: tuple[Acceptance, Acceptance] | None = None
 
     @property
     def tau_ratio(self) -> float:
@@ -50,11 +43,6 @@ class PromptResult:
     def speed_ratio(self) -> float:
         """Tokens per second by the clock, prefill apart."""
         return _speed([self]).value
-
-    @property
-    def counted_ratio(self) -> float | None:
-        """Tokens per second by counted passes; ``None`` without costs."""
-        return None if self.counted is None else _counted([self]).value
 
     @property
     def race(self) -> str | None:
@@ -70,15 +58,12 @@ class PairedComparison:
         a, b: names of the sides, such as ``rule chain``.
         prompts: how many there are to be.
         rows: those that are finished, in order.
-        checking: seconds of a target pass over one token, and of one that verifies ``replays.GUESSES`` guesses;
-            ``None`` where the sides have no costs in common.
     """
 
     a: str
     b: str
     prompts: int
     rows: tuple[PromptResult, ...] = ()
-    checking: tuple[float, float] | None = None
 
     @property
     def totals(self) -> tuple[RunTotals, RunTotals]:
@@ -99,11 +84,6 @@ class PairedComparison:
     def end_to_end(self) -> Ratio:
         """Ratio of tokens per second by the clock, prefill included."""
         return _ratio(self.rows, lambda one: (one.tokens, one.decode_seconds + one.prefill_seconds))
-
-    @property
-    def counted(self) -> Ratio | None:
-        """Ratio of tokens per second by counted passes, which no other work disturbs; ``None`` without costs."""
-        return _counted(self.rows) if self.rows and all(row.counted for row in self.rows) else None
 
     @property
     def same(self) -> int:
@@ -146,13 +126,6 @@ def _tau(rows: Sequence[PromptResult]) -> Ratio:
 
 def _speed(rows: Sequence[PromptResult]) -> Ratio:
     return _ratio(rows, lambda one: (one.step_tokens, one.decode_seconds))
-
-
-def _counted(rows: Sequence[PromptResult]) -> Ratio:
-    seconds = [row.counted for row in rows if row.counted is not None]
-    a = [(row.a.step_tokens, spent) for row, (spent, _) in zip(rows, seconds, strict=True)]
-    b = [(row.b.step_tokens, spent) for row, (_, spent) in zip(rows, seconds, strict=True)]
-    return pooled_ratio(a, b)
 
 
 def _ratio(rows: Sequence[PromptResult], part: Callable[[RunTotals], Part]) -> Ratio:

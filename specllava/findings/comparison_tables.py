@@ -6,10 +6,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
-from specllava.core.acceptance import Acceptance, pool_acceptance
 from specllava.core.metrics import Comparison, RunTotals
 from specllava.findings.bootstrap import Ratio
 from specllava.findings.comparison import PairedComparison, PromptResult
@@ -17,7 +16,7 @@ from specllava.findings.comparison import PairedComparison, PromptResult
 Cell = str | int | float | None
 SHOWN: Final = {  # columns of the Markdown table, by their headings
     "#": "number", "prompt": "prompt", "τ A": "tau_a", "τ B": "tau_b", "τ B/A": "tau_ratio",
-    "speed B/A": "speed_ratio", "by passes B/A": "counted_ratio", "tokens": "same",
+    "speed B/A": "speed_ratio", "tokens": "same",
 }  # fmt: skip
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # begin one in some spreadsheet
 ACTIVE: Final = re.compile(r"[\\`*_{}\[\]()<>#+\-.!|~&:@=$]")  # Markdown's own characters, GitHub's among them
@@ -41,7 +40,6 @@ def _record(number: int, row: PromptResult) -> dict[str, Cell]:
         "tokens_per_second_a": _finite(row.a.tokens_per_second),
         "tokens_per_second_b": _finite(row.b.tokens_per_second),
         "speed_ratio": _finite(row.speed_ratio),
-        "counted_ratio": _finite(row.counted_ratio),
         "tokens_a": row.a.tokens,
         "tokens_b": row.b.tokens,
         "passes_a": row.a.target_passes,
@@ -83,37 +81,32 @@ def inert_markdown(text: str) -> str:
 def to_json(result: PairedComparison) -> dict[str, Any]:
     """Return rows and totals as JSON data; what is not known is ``null``."""
     a, b = result.totals
-    ratios = {"tau": result.tau, "speed": result.speed, "end_to_end": result.end_to_end, "counted": result.counted}
+    ratios = {"tau": result.tau, "speed": result.speed, "end_to_end": result.end_to_end}
     return {
-        "a": _side(result.a, a, [row.acceptance[0] for row in result.rows if row.acceptance]),
-        "b": _side(result.b, b, [row.acceptance[1] for row in result.rows if row.acceptance]),
+        "a": _side(result.a, a),
+        "b": _side(result.b, b),
         "prompts": len(result.rows),
         "identical": result.same,
         "comparable": result.comparable,
         "ratios": {
-            name: None if one is None else {key: _finite(getattr(one, key)) for key in ("value", "low", "high")}
-            for name, one in ratios.items()
+            name: {key: _finite(getattr(one, key)) for key in ("value", "low", "high")} for name, one in ratios.items()
         },
         "rows": records(result),
     }
 
 
-def _side(name: str, totals: RunTotals, counted: Sequence[Acceptance]) -> dict[str, Any]:
-    """Return name, rates and acceptance of a side."""
-    rates = {"tau": _finite(totals.tau), "tokens_per_second": _finite(totals.tokens_per_second)}
-    return {"name": name, **rates, "metrics": {"speculative_decoding": pool_acceptance(counted).as_json()}}
+def _side(name: str, totals: RunTotals) -> dict[str, Any]:
+    """Return name and rates of a side."""
+    return {"name": name, "tau": _finite(totals.tau), "tokens_per_second": _finite(totals.tokens_per_second)}
 
 
 def to_markdown(result: PairedComparison) -> str:
     """Write names, totals and a table of the rows as Markdown."""
-    columns = dict(SHOWN)
-    if result.counted is None:
-        del columns["by passes B/A"]
     lines = [f"A: {inert_markdown(result.a)}  ", f"B: {inert_markdown(result.b)}", ""]
     lines += [f"- {line}" for line in summary_lines(result)]
-    lines += ["", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    lines += ["", f"| {' | '.join(SHOWN)} |", f"|{' --- |' * len(SHOWN)}"]
     for record in records(result):
-        lines.append(f"| {' | '.join(_markdown(record[key]) for key in columns.values())} |")
+        lines.append(f"| {' | '.join(_markdown(record[key]) for key in SHOWN.values())} |")
     return "\n".join(lines) + "\n"
 
 
@@ -127,8 +120,6 @@ def summary_lines(result: PairedComparison) -> list[str]:
         f"{prompts} prompt{'' if result.prompts == 1 else 's'}, {words}",
         f"tokens per target pass: A {_number(a.tau)}, B {_number(b.tau)}; {ratio_words(result.tau)}",
     ]
-    if result.counted is not None:
-        lines.append(f"speed by counted passes at measured costs: {ratio_words(result.counted)}")
     in_all = _number(result.end_to_end.value)
     lines.append(f"speed by the clock: {ratio_words(result.speed)} while answering, {in_all} in all")
     return lines

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from specllava.core.metrics import Comparison, RunTotals, compare, speedup, summarise
 from specllava.core.trace import DecodeTrace
-from specllava.findings.replays import Priced
 
 Value = str | int | float
 # Settings that are numbers, and the values that a sweep tries beside the present one.
@@ -26,21 +24,13 @@ class Point:
 
     Args:
         speedup: against the target alone, by the clock; NaN if nothing was decoded.
-        counted: the same by counted passes, each at its measured cost, which no other work on the machine disturbs; NaN
-            where they were not counted.
         sameness: its tokens against those of the target alone.
     """
 
     value: Value
     summary: RunTotals
     speedup: float
-    counted: float
     sameness: Comparison
-
-    @property
-    def worth(self) -> float:
-        """The speed-up to go by: of counted passes, or by the clock where they were not counted."""
-        return self.speedup if math.isnan(self.counted) else self.counted
 
     @property
     def same(self) -> bool:
@@ -58,7 +48,6 @@ class Sweep:
         current: the value that was set before.
         alone: the target-only run; ``None`` until it began.
         runs: by value, as far as they have come.
-        priced: by value, the passes of those runs at measured costs; none without costs.
         draft_pass: by value, seconds of drafting for each of the draft's passes, by the clock; none where it made none.
     """
 
@@ -67,7 +56,6 @@ class Sweep:
     current: Value
     alone: DecodeTrace | None = None
     runs: tuple[tuple[Value, DecodeTrace], ...] = ()
-    priced: tuple[tuple[Value, Priced], ...] = ()
     draft_pass: tuple[tuple[Value, float], ...] = ()
 
     @property
@@ -76,12 +64,11 @@ class Sweep:
         if self.alone is None or not self.alone.steps:
             return ()
         reference, done = summarise([self.alone]), {value: run for value, run in self.runs if run.steps}
-        counted = {value: cost.speedup for value, cost in self.priced}
         points = []
         for value in self.values:
             if value in done:
                 own, same = summarise([done[value]]), compare(self.alone, done[value])
-                points.append(Point(value, own, speedup(reference, own), counted.get(value, math.nan), same))
+                points.append(Point(value, own, speedup(reference, own), same))
         return tuple(points)
 
     @property

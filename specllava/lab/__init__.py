@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from specllava.core.config import COMPARED_RULES, DecodingConfig
+from specllava.core.config import RULES, DecodingConfig
 from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
-from specllava.findings.comparison import PairedComparison, side_names
-from specllava.findings.forced_token import ForcedToken
+from specllava.findings.comparison import PairedComparison
 from specllava.findings.sweep import Sweep
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
-from specllava.lab.comparison import compare_questions, measuring, sides
-from specllava.lab.forced_token import force_token, token_options
+from specllava.lab.comparison import Side, compare_questions
 from specllava.lab.grounding import blank_picture, ground, replace_each
 from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
@@ -43,7 +41,7 @@ class Lab:
         """Run every tree rule that is compared on one prompt, and the one that is configured."""
         chosen = _comparable(config)
         prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        return sweep(self.pair, prompt, chosen, "rule", tuple(dict.fromkeys((*COMPARED_RULES, chosen.rule))))
+        return sweep(self.pair, prompt, chosen, "rule", RULES)
 
     def sweep(
         self, image: Pictures, messages: Messages, field: str, config: DecodingConfig | None = None
@@ -74,7 +72,7 @@ class Lab:
     ) -> Generator[Ablation]:
         """Ablate the draft's image: its own, a blank one, ``other``. The target always reads its own.
 
-        Of several pictures, or of a video's frames, each is replaced.
+        Of several pictures each is replaced.
         """
         chosen = _comparable(config)
         if self.pair.draft_vision == "states":
@@ -129,31 +127,12 @@ class Lab:
         other: Lab | None = None,
     ) -> Generator[PairedComparison]:
         """Compare two configurations on ``count`` questions; their guesses may be drawn, but then tokens may
-        differ. Passes are priced at this machine's costs, measured first if they are not known.
+        differ.
 
         Args:
             other: lab of B's pair, where that is not A's.
         """
-        one, two = self.pair, (other or self).pair
-        for _ in measuring(one, two):
-            yield PairedComparison(*side_names(a, b, one.info, two.info), count)
-        yield from compare_questions(questions, count, *sides(one, a, two, b))
-
-    def forced_token(
-        self,
-        image: Pictures,
-        messages: Messages,
-        given: Sequence[int] = (),
-        config: DecodingConfig | None = None,
-    ) -> Generator[ForcedToken | None]:
-        """Return the answer with alternatives to each token; with ``given`` (the answer's beginning and, last, another
-        token), decoded on from there. Yields ``None`` until it is finished."""
-        chosen = _comparable(config)
-        prompt = self.pair.prompt(image, messages, chosen.max_new_tokens)
-        if given:
-            yield (yield from force_token(self.pair, prompt, chosen, given))
-        else:
-            yield (yield from token_options(self.pair, prompt, chosen))
+        return compare_questions(questions, count, Side(self.pair, a), Side((other or self).pair, b))
 
 
 def _ablate_closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:

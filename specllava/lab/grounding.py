@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specllava.core.grounding import Grounding
 from specllava.core.trace import DecodeTrace
-from specllava.models.media.media import Media, Video
 from specllava.pair import Pair
 from specllava.runtime.prompt_builder import Messages
 from specllava.runtime.scoring import teacher_forced_log_probs
@@ -22,11 +21,11 @@ FACTOR = 10.0  # times less likely with a grey picture
 DIGITS = 4
 
 
-def ground(pair: Pair, media: Sequence[Media], messages: Messages, trace: DecodeTrace) -> Generator[DecodeTrace]:
+def ground(pair: Pair, media: Sequence[Image.Image], messages: Messages, trace: DecodeTrace) -> Generator[DecodeTrace]:
     """Score an answer with its pictures and with grey ones, and one picture part by part; yield the trace with it.
 
-    The trace comes again, unchanged, after each teacher-forced pass. Several pictures, or a video, are greyed as a
-    whole only. Source: the occlusion maps of Zeiler & Fergus (arXiv 1311.2901, section 4.2).
+    The trace comes again, unchanged, after each teacher-forced pass. Several pictures are greyed as a whole
+    only. Source: the occlusion maps of Zeiler & Fergus (arXiv 1311.2901, section 4.2).
 
     Raises:
         ValueError: no picture, or an answer that begins with forced tokens.
@@ -45,7 +44,7 @@ def ground(pair: Pair, media: Sequence[Media], messages: Messages, trace: Decode
     trace = replace(trace, texts=dict(sorted(texts.items())), grounding=whole)
     yield trace
     picture = media[0]
-    if len(media) > 1 or isinstance(picture, Video) or not whole.grounded:
+    if len(media) > 1 or not whole.grounded:
         return
     parts = []
     for row, column in product(range(GRID - WINDOW + 1), repeat=2):
@@ -70,14 +69,14 @@ def occlude(picture: Image.Image, row: int, column: int) -> Image.Image:
     return occluded
 
 
-def replace_each(media: Sequence[Media], by: Callable[[Image.Image], Image.Image]) -> tuple[Media, ...]:
-    """Replace each picture and frame."""
-    return tuple(
-        replace(one, frames=tuple(map(by, one.frames))) if isinstance(one, Video) else by(one) for one in media
-    )
+def replace_each(
+    media: Sequence[Image.Image], by: Callable[[Image.Image], Image.Image]
+) -> tuple[Image.Image, ...]:
+    """Replace each picture."""
+    return tuple(map(by, media))
 
 
-def _probs(pair: Pair, media: Sequence[Media], messages: Messages, answer: Sequence[int]) -> Tensor:
+def _probs(pair: Pair, media: Sequence[Image.Image], messages: Messages, answer: Sequence[int]) -> Tensor:
     """Return the target's probabilities ``[answer, vocab]``."""
     return teacher_forced_log_probs(pair.target, pair.prompt(tuple(media), messages), answer).exp()
 

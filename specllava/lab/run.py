@@ -20,18 +20,14 @@ def run_lane(
 ) -> Generator[Finding, None, DecodeTrace]:
     """Decode a lane, yield ``so_far`` after its prefill and after each step, and return its trace.
 
-    Costs that its rule goes by and that nobody measured are measured first, with a yield after each pass.
     Each yield is a heartbeat that lets a consumer close the experiment there.
 
     Args:
         so_far: the finding to yield, the same object each time.
         max_steps: end after so many steps; without it the lane is decoded to its end.
     """
-    for _ in pair.preparing(lane.config):
-        yield so_far
     items: list[Event] = []
-    # The draft may be shown something else: that must not teach the pair's cost model.
-    with closing(stream(pair.request(lane, learn=False))) as events:
+    with closing(stream(pair.request(lane))) as events:
         for item in islice(events, None if max_steps is None else 1 + max_steps):
             items.append(item)
             yield so_far

@@ -10,13 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.cost_model import Costs
 from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, race
-from specllava.findings.replays import ReplayStep, priced
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from specllava.lab.comparison import costs_beside, measuring, same_shape
 from specllava.lane import TARGET_ONLY, Lane
 from specllava.models.media.media import Pictures
 from specllava.pair import Pair
@@ -49,32 +46,22 @@ class SweepRun:
     pair: Pair
     prompt: Prompt
     config: DecodingConfig
-    costs: Costs
 
 
 def sweep(pair: Pair, prompt: Prompt, config: DecodingConfig, field: str, values: Sequence[Value]) -> Generator[Sweep]:
-    """Decode the prompt at every value of an option and by the target alone, see :func:`sweep_runs`.
-
-    Raises:
-        ValueError: a pair without a draft.
-    """
-    finding = Sweep(field, tuple(values), getattr(config, field))
-    for _ in pair.measuring():
-        yield finding
+    """Decode the prompt at every value of an option and by the target alone, see :func:`sweep_runs`."""
     varied: list[dict[str, Any]] = [{field: value} for value in values]
     runs = [
-        SweepRun(value, pair, prompt, replace(config, **change), pair.expected_costs)
-        for value, change in zip(values, varied, strict=True)
+        SweepRun(value, pair, prompt, replace(config, **change)) for value, change in zip(values, varied, strict=True)
     ]
-    yield from sweep_runs(finding, runs)
+    return sweep_runs(Sweep(field, tuple(values), getattr(config, field)), runs)
 
 
 def sweep_runs(finding: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
     """Decode every run and, by the first one's target alone, the same; how far all have come, after each decode step.
 
     A new finding comes every :data:`TICK` seconds; in between, the last one is yielded unchanged. The runs take turns
-    step by step, so that a busy machine slows all alike; each has caches and a clock of its own. Passes are counted too
-    and priced at their measured costs, which other work does not change.
+    step by step, so that a busy machine slows all alike; each has caches and a clock of its own.
     """
     first = runs[0]
     alone = Lane(TARGET_ONLY, replace(first.config, drafter="none"), first.prompt)
@@ -82,7 +69,7 @@ def sweep_runs(finding: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
     pairs = {lane.name: run.pair for lane, run in zip(lanes, runs, strict=True)} | {TARGET_ONLY: first.pair}
     items: dict[str, list[Event]] = {}
     traces: dict[str, DecodeTrace] = {}
-    counted: dict[str, list[ReplayStep]] = {}
+    draft_passes: dict[str, int] = {}
 
     def so_far() -> Sweep:
         for lane in (alone, *lanes):
@@ -91,22 +78,19 @@ def sweep_runs(finding: Sweep, runs: Sequence[SweepRun]) -> Generator[Sweep]:
                 traces[lane.name] = pairs[lane.name].collect(lane, done)
         named = [(run, lane.name) for run, lane in zip(runs, lanes, strict=True)]
         ran = tuple((run.value, traces[name]) for run, name in named if name in traces)
-        worth = tuple((run.value, priced(counted[name], run.costs)) for run, name in named if counted.get(name))
         clock = tuple(
             (run.value, math.fsum(step.seconds.draft for step in traces[name].steps) / passes)
             for run, name in named
-            if (passes := sum(len(step.widths) for step in counted.get(name, ())))
+            if (passes := draft_passes.get(name, 0))
         )
-        return replace(finding, alone=traces.get(TARGET_ONLY), runs=ran, priced=worth, draft_pass=clock)
+        return replace(finding, alone=traces.get(TARGET_ONLY), runs=ran, draft_pass=clock)
 
     yield finding
     shown = time.monotonic()
     with closing(race([pairs[lane.name].request(lane) for lane in (alone, *lanes)])) as events:
         for event in events:
             items.setdefault(event.lane.name, []).append(event.item)
-            if isinstance(event.item, StepTrace):
-                step = ReplayStep.counted(event.item, event.draft_pass_tokens)
-                counted.setdefault(event.lane.name, []).append(step)
+            draft_passes[event.lane.name] = draft_passes.get(event.lane.name, 0) + len(event.draft_pass_tokens)
             if time.monotonic() - shown >= TICK:
                 finding = so_far()
                 shown = time.monotonic()
@@ -133,29 +117,9 @@ def compare_drafters(
         raise ValueError("drafts are compared on one target, and these belong to several")
     config = replace(config, drafter="model")
     prompts = [pair.prompt(image, messages, config.max_new_tokens) for pair in pairs.values()]
-    return _measured_and_run(Sweep("drafter", (*pairs, LOOKUP), present), pairs, first, prompts, config)
-
-
-def _measured_and_run(
-    finding: Sweep, pairs: Mapping[str, Pair], first: Pair, prompts: Sequence[Prompt], config: DecodingConfig
-) -> Generator[Sweep]:
-    for pair in pairs.values():
-        for _ in measuring(first, pair):
-            yield finding
-    costs = _costs([first, *pairs.values()])[1:]
     runs = [
-        SweepRun(name, pair, prompt, config, of_pair)
-        for (name, pair), prompt, of_pair in zip(pairs.items(), prompts, costs, strict=True)
+        SweepRun(name, pair, prompt, config) for (name, pair), prompt in zip(pairs.items(), prompts, strict=True)
     ]
     own = next(run for run in runs if run.pair is first)
     runs.append(replace(own, value=LOOKUP, config=replace(config, drafter="prompt-lookup")))
-    yield from sweep_runs(finding, runs)
-
-
-def _costs(pairs: Sequence[Pair]) -> list[Costs]:
-    """Return the costs of every pair's passes; drafts of one shape are timed once, and so is the target."""
-    timed: list[tuple[Pair, Costs]] = []
-    for pair in pairs:
-        alike = (costs for one, costs in timed if same_shape(one.draft, pair.draft))
-        timed.append((pair, next(alike, None) or costs_beside(pairs[0], pair)))
-    return [costs for _, costs in timed]
+    return sweep_runs(Sweep("drafter", (*pairs, LOOKUP), present), runs)

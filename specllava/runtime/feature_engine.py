@@ -62,13 +62,12 @@ class FeatureEngine:
             rotations = self._rotations(entries.positions[reused:])
         else:
             rotations = self.model.rotations(entries.rows[:, None, reused:-1])
-        return self._run(entries.inputs[reused:], rotations, None, contents[reused:], entries.positions[reused:])
+        return self._run(entries.inputs[reused:], rotations, None, contents[reused:])
 
     def read(self, tokens: Sequence[int], states: Tensor, reduction: LogitsReduction | None = None) -> PassOutput:
         """Append tokens with the target's states before them ``[tokens, layers * hidden]``; only the last is scored."""
         inputs = self.model.inputs(self._embed(tokens), states, image=self.image)
-        positions = self._next(len(tokens))
-        own = self._run(inputs, self._rotations(positions), None, tokens, self._in_text(positions))
+        own = self._run(inputs, self._rotations(self._next(len(tokens))), None, tokens)
         return PassOutput(self.model.logits(own[-1:]), own)
 
     def forward(
@@ -83,7 +82,7 @@ class FeatureEngine:
         states = torch.zeros_like(embeds) if states is None else states
         inputs = self.model.inputs(embeds, states, guessed=True, image=self.image)
         positions = batch.positions or self._next(len(batch.tokens))
-        own = self._run(inputs, self._rotations(positions), batch, batch.tokens, self._in_text(positions))
+        own = self._run(inputs, self._rotations(positions), batch, batch.tokens)
         return PassOutput(self.model.logits(own), own)
 
     def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
@@ -106,12 +105,6 @@ class FeatureEngine:
         start = self.cache.length + self.position_offset
         return range(start, start + count)
 
-    def _in_text(self, positions: Sequence[int]) -> Sequence[int]:
-        """Return the positions in the text of tokens at rotary positions, from which pictures may move these."""
-        if self._masks.window is None or self._table is not None:
-            return positions
-        return [position - self.position_offset for position in positions]
-
     def _embed(self, tokens: Sequence[int]) -> Tensor:
         return self.model.embed(torch.tensor(list(tokens), device=self.device))
 
@@ -132,23 +125,16 @@ class FeatureEngine:
         rotations: tuple[Tensor, Tensor],
         batch: PassInput | None,
         contents: Sequence[Content],
-        positions: Sequence[int],
     ) -> Tensor:
-        """Run the layers on ``[entries, width]`` after the cached columns; returns ``[entries, hidden]``.
-
-        Args:
-            positions: of the entries in the text, which sliding windows are measured by.
-        """
+        """Run the layers on ``[entries, width]`` after the cached columns; returns ``[entries, hidden]``."""
         start, count = self.cache.length, len(inputs)
         self.cache.check_room(count)
         visible = None if batch is None else batch.visible
-        if visible is None and (count > 1 or self._masks.window is not None):
+        if visible is None and count > 1:
             visible = np.tri(count, start + count, start, dtype=np.bool_)
-        mask = None if visible is None else self._masks.of(visible, positions, self.cache.positions)
+        mask = None if visible is None else self._masks.additive(visible)
         states = self.model(inputs[None], rotations, mask, self.cache)
         self.cache.contents += contents
-        if self._masks.window is not None:
-            self.cache.positions += positions
         own: Tensor = states[0]
         return own
 

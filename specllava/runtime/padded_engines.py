@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
 
-from specllava.core.growth.forecast import Forecast
-from specllava.models.checkpoints.language_model import GROWING_ROPES, SLIDING, layer_types
+from specllava.models.checkpoints.language_model import GROWING_ROPES
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
 from specllava.runtime.cache import Content, StateRows
 from specllava.runtime.engine import Engine
 from specllava.runtime.feature_engine import FeatureEngine
-from specllava.runtime.padded_passes import WIDEST, PaddedPasses, PassRunner, bucket_of
-from specllava.runtime.pass_shapes import Shape, Shapes
-from specllava.runtime.passes import Guesses, LogitsReduction, PassInput, PassOutput
+from specllava.runtime.padded_passes import WIDEST, PaddedPasses, PassRunner
+from specllava.runtime.pass_shapes import Shape
+from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
 from specllava.runtime.slab import SlabCache
-from specllava.runtime.tree_passes import Decoder, TreePasses
 
 
 class PaddedEngine(Engine):
@@ -38,7 +35,6 @@ class PaddedEngine(Engine):
         super().__init__(model, capacity, state_layers)
         config = model.config.get_text_config()
         self.passes = PaddedPasses(self.cache, config.vocab_size, self.dtype, self.dtype, runner)
-        self._trees: dict[Hashable, TreePasses] = {}  # their buffers stay, too
 
     def forward(self, batch: PassInput, reduction: LogitsReduction | None = None) -> PassOutput:
         if len(batch.tokens) > WIDEST:
@@ -50,46 +46,8 @@ class PaddedEngine(Engine):
         self._held.advance(start, count)
         return PassOutput(logits, self.kept_states(start), numbers)
 
-    def queue_tree(
-        self, root: int, nodes: int, select: Callable[[Shapes, Shape], None], reduction: LogitsReduction
-    ) -> None:
-        """Score a tree of up to ``nodes`` guesses that nobody has read yet, without waiting; :meth:`take_tree` follows.
-
-        Args:
-            select: writes the guesses to the rows after the root's.
-        """
-        count, start = nodes + 1, self.cache.length
-        visible = np.zeros((count, start + count), dtype=np.bool_)
-        visible[:, :start] = True
-        shape = self.passes.stage(PassInput([root] * count, visible, [start] * count))
-        select(self.passes.shapes, shape)
-        self.passes.run_reduced(self._kind, shape, partial(self._compute, shape), reduction)
-
-    def take_tree(self, tokens: Sequence[int], reduction: LogitsReduction) -> PassOutput:
-        """Return what :meth:`forward` would of the tree that was queued, whose tokens are known by now."""
-        start, count = self.cache.length, len(tokens)
-        logits, numbers = self.passes.take(count, slice(0, count), reduction)
-        self._record(tokens, ())
-        self._held.advance(start, count)
-        return PassOutput(logits, self.kept_states(start), numbers)
-
     def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
         self.passes.prepare(self._kind, rows, columns, self._compute, reduction)
-
-    def tree_passes(self, forecast: Forecast, guesses: Guesses) -> TreePasses:
-        """Return the passes over trees of such a forecast; see :class:`TreePasses`."""
-        key = forecast.kind, bucket_of(forecast.width), guesses
-        if key not in self._trees:
-            decoder = Decoder(lambda: self._kind, self._compute, self._compute)
-            self._trees[key] = TreePasses(self.passes, decoder, *key)
-        return self._trees[key]
-
-    def begin_tree(self, tree: TreePasses, tokens: Sequence[int], levels: int) -> None:
-        """Append tokens and expand the last one, the root of a tree of ``levels`` levels at most, without waiting."""
-        start = self.cache.length
-        tree.begin(PassInput(tokens, last=1), levels)
-        self._record(tokens, ())
-        self._held.advance(start, len(tokens))
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
         self._held.move(base, len(offsets), self.cache.compact(base, offsets))
@@ -121,8 +79,6 @@ class PaddedEngine(Engine):
 def unpaddable(model: PreTrainedModel) -> str | None:
     """Return why passes over a model cannot have fixed shapes, in words; ``None`` if they can."""
     if isinstance(model, FeatureDraft):
-        if SLIDING in layer_types(model.config):
-            return "its attention has a sliding window"
         decoder, ends = model, (model.shared.embeddings, model.shared.head)
     else:
         decoder, ends = model.get_decoder(), (model.get_input_embeddings(), model.get_output_embeddings())
@@ -154,7 +110,6 @@ class PaddedFeatureEngine(FeatureEngine):
         self._guessed = torch.zeros((WIDEST, config.hidden_size), dtype=self.dtype, device=self.device)
         self._own = torch.zeros_like(self._guessed)
         self._picture = torch.zeros((config.hidden_size,), dtype=self.dtype, device=self.device)
-        self._trees: dict[Hashable, TreePasses] = {}
 
     def prefill(self, entries: DraftInputs, contents: Sequence[Content]) -> Tensor:
         read = super().prefill(entries, contents)
@@ -176,21 +131,6 @@ class PaddedFeatureEngine(FeatureEngine):
         if len(batch.tokens) > WIDEST:
             return super().forward(batch, states)
         return self._pass(batch, self._guessed, states, reduction)
-
-    def tree_passes(self, forecast: Forecast, guesses: Guesses) -> TreePasses:
-        """Return the passes over trees of such a forecast; see :class:`TreePasses`."""
-        key = forecast.kind, bucket_of(forecast.width), guesses
-        if key not in self._trees:
-            root, level = (partial(self._compute, held) for held in (self._target_states, self._guessed))
-            decoder = Decoder(lambda: None, root, level, (self._own, self._guessed))
-            self._trees[key] = TreePasses(self.passes, decoder, *key)
-        return self._trees[key]
-
-    def begin_tree(self, tree: TreePasses, tokens: Sequence[int], states: Tensor, levels: int) -> None:
-        """Append tokens with the target's states before them; see :meth:`PaddedEngine.begin_tree`."""
-        self._target_states[: len(tokens)] = states
-        tree.begin(PassInput(tokens, last=1), levels, self.position_offset)
-        self.cache.contents += tokens
 
     def prepare(self, rows: int, columns: int, reduction: LogitsReduction | None) -> None:
         for held in (self._target_states, self._guessed):

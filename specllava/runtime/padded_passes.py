@@ -6,7 +6,7 @@ passes of one shape are the same operations on the same memory, which a runner m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
@@ -81,12 +81,11 @@ class PaddedPasses:
         self._zero = torch.zeros((), dtype=added, device=device)
         self._never = torch.full((), torch.finfo(added).min, dtype=added, device=device)  # -inf would make NaN of 0 / 0
 
-    def stage(self, batch: PassInput, position_offset: int = 0, beyond: int = 0) -> Shape:
+    def stage(self, batch: PassInput, position_offset: int = 0) -> Shape:
         """Upload the input of a pass, without waiting for the device.
 
         Args:
             position_offset: position in the text minus column, where the batch names no positions.
-            beyond: columns after its own that its window has too, as far as the cache goes.
 
         Raises:
             ValueError: it does not fit the cache, or the widest bucket.
@@ -94,8 +93,7 @@ class PaddedPasses:
         count, start = len(batch.tokens), self.cache.length
         self.cache.check_room(count)
         end = start + count
-        window = window_of(min(end + beyond, self.cache.capacity))
-        shape = self.shapes.of(bucket_of(max(count, self.least_rows)), window)
+        shape = self.shapes.of(bucket_of(max(count, self.least_rows)), window_of(end))
         self.shapes.wait()
         shape.numbers[:, :count] = (
             batch.tokens,
@@ -129,14 +127,9 @@ class PaddedPasses:
             kind: differs between passes that ``compute`` computes differently.
             compute: returns logits ``[rows, vocab]`` of all rows of the shape.
         """
-        rows = slice(len(batch.tokens) - (batch.last or len(batch.tokens)), len(batch.tokens))
+        count = len(batch.tokens)
+        rows = slice(count - (batch.last or count), count)
         self.run_reduced(kind, shape, compute, reduction)
-        return self.take(len(batch.tokens), rows, reduction)
-
-    def take(
-        self, count: int, rows: slice, reduction: LogitsReduction | None
-    ) -> tuple[Tensor, list[list[float]] | None]:
-        """Count the columns of the last pass, ``count``, and return what it made of ``rows``; see :meth:`run`."""
         self.cache.advance(count)
         return self._logits[rows], None if reduction is None else self._download(reduction).fetch(rows)
 
@@ -154,32 +147,15 @@ class PaddedPasses:
             rows: tokens of a pass at most; a wider one than the widest bucket is not prepared.
             columns: that are still to be written.
         """
-
-        def run(bucket: int, window: int) -> None:
-            shape = self.shapes.stage_padding(bucket, window)
-            self.run_reduced(kind, shape, partial(compute, shape), reduction)
-
-        self.prepare_each((kind, reduction), self.buckets_of(rows), columns, run)
-
-    def buckets_of(self, rows: int) -> tuple[int, ...]:
-        """Return the buckets of passes over up to ``rows`` tokens."""
         least, widest = bucket_of(self.least_rows), bucket_of(min(max(rows, self.least_rows), WIDEST))
-        return ROWS[ROWS.index(least) : ROWS.index(widest) + 1]
+        buckets = ROWS[ROWS.index(least) : ROWS.index(widest) + 1]
+        for window in self._windows(columns):
+            for bucket in buckets:
+                if ((kind, reduction), bucket, window) not in self._ran:
+                    shape = self.shapes.stage_padding(bucket, window)
+                    self.run_reduced(kind, shape, partial(compute, shape), reduction)
 
-    def prepare_each(
-        self, kind: Hashable, rows: Sequence[int], columns: int, run: Callable[[int, int], None]
-    ) -> None:
-        """Run passes of a kind that have not run, for each of ``rows`` and each window of the next columns.
-
-        Args:
-            run: takes rows and window.
-        """
-        for window in self.windows(columns):
-            for each in rows:
-                if (kind, each, window) not in self._ran:
-                    run(each, window)
-
-    def windows(self, columns: int) -> range:
+    def _windows(self, columns: int) -> range:
         """Return the windows that passes over the next columns read; none where nothing is captured."""
         if isinstance(self._runner, EagerRunner):
             return range(0)
@@ -187,42 +163,23 @@ class PaddedPasses:
         last = window_of(min(self.cache.length + columns, self.cache.capacity))
         return range(first, last + 1, COLUMNS)
 
-    def run_staged(
-        self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], then: Callable[[Tensor], None]
-    ) -> None:
-        """Run a staged pass, and on the device what follows it.
-
-        Args:
-            kind: differs between passes that ``compute`` or ``then`` computes differently.
-            then: takes the logits of all rows, ``[rows, vocab]``.
-        """
-
-        def whole() -> None:
-            with self.cache.writing_at(shape.write_slots):
-                logits = compute()
-            then(logits)
-
-        key = kind, shape.rows, shape.write_slots.window
-        self._runner.run(key, whole)
-        self._ran.add(key)
-        self.widest = max(self.widest, shape.rows)
-
-    def run_alone(self, key: Hashable, compute: Callable[[], None]) -> None:
-        """Run what is no pass, for its effect on the device."""
-        self._runner.run(key, compute)
-
     def run_reduced(
         self, kind: Hashable, shape: Shape, compute: Callable[[], Tensor], reduction: LogitsReduction | None
     ) -> None:
         """Run a staged pass, and its reduction with it."""
         download = None if reduction is None else self._download(reduction)
 
-        def then(logits: Tensor) -> None:
+        def whole() -> None:
+            with self.cache.writing_at(shape.write_slots):
+                logits = compute()
             self._logits[: shape.rows].copy_(logits)
             if reduction is not None and download is not None:
                 download.device[: shape.rows].copy_(reduction(logits))
 
-        self.run_staged((kind, reduction), shape, compute, then)
+        key = (kind, reduction), shape.rows, shape.write_slots.window
+        self._runner.run(key, whole)
+        self._ran.add(key)
+        self.widest = max(self.widest, shape.rows)
 
     def _download(self, reduction: LogitsReduction) -> Download:
         if reduction not in self._downloads:

@@ -83,15 +83,16 @@ class AttentionMasks:
             positions: of each token in the text; read only where there is a window.
             cached: position of each cached column; read only where there is a window.
         """
-        full = self._additive_mask(visible)
+        full = self.additive(visible)
         if self.window is None:
             return full
         columns = np.array([*cached, *positions])  # [columns]
         near = np.array(positions)[:, None] - columns[None] < self.window
-        sliding = self._additive_mask(visible & near)
+        sliding = self.additive(visible & near)
         return {FULL: full, SLIDING: sliding} if self._mixed else sliding
 
-    def _additive_mask(self, visible: npt.NDArray[np.bool_]) -> Tensor:
+    def additive(self, visible: npt.NDArray[np.bool_]) -> Tensor:
+        """Build the mask ``[1, 1, tokens, columns]`` of one layer type."""
         added = np.where(visible, self._zero, self._never)
         return torch.from_numpy(added).to(self._device, self._dtype)[None, None]
 
@@ -114,19 +115,6 @@ class LogitsReduction(Protocol):
         ...
 
     def __hash__(self) -> int: ...
-
-
-class Guesses(LogitsReduction, Protocol):
-    """Interface of a reduction of logits to the likeliest next tokens."""
-
-    @property
-    def count(self) -> int:
-        """Tokens of each row."""
-        ...
-
-    def split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split numbers ``[rows, width]``: entropies ``[rows]``, log-probabilities and tokens ``[rows, count]``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

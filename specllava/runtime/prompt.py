@@ -18,12 +18,12 @@ class Prompt:
     Args:
         text: the last user message, for display.
         input_ids: ``[1, length]``, with image slots.
-        image_inputs: of pictures and videos as the processor gives them, by the names of the target's ``forward``; for
+        image_inputs: of pictures as the processor gives them, by the names of the target's ``forward``; for
             LLaVA-1.5 ``pixel_values [images, 3, height, width]``. None without pictures.
-        pictures: those inputs by picture or video.
+        pictures: those inputs by picture.
         features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
         image_keys: a key for each picture; equal keys mean equal features.
-        image_sizes: width and height of each picture and frame as given.
+        image_sizes: width and height of each picture as given.
         vision_seconds: time of encoding the pictures, those left out whose features were known.
         turn: messages of the user before the last one.
         forced_prefix: the last ids of ``input_ids``, if they are the beginning of the answer: read, not decoded.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.errors import is_panic
 from specllava.models.checkpoints.chat_template import apply_template
@@ -19,9 +19,8 @@ from specllava.models.checkpoints.language_model import input_device
 from specllava.models.checkpoints.tokens import beginning, bos_options, check_text, special_tokens
 from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures, Picture, ProcessedPrompt, picture_key
+from specllava.models.families.interface import ImageFeatures, ProcessedPrompt, picture_key
 from specllava.models.media.images import open_image
-from specllava.models.media.media import Media, Video, all_frames, for_draft, metadata
 from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
 from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_device
@@ -29,18 +28,17 @@ from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_dev
 Message = dict[str, Any]
 Messages = str | Sequence[Message]
 ROLES = ("user", "assistant")
-VIDEO_INPUTS: Final = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")  # of processors, beside pictures'
 
 
 def as_chat(
-    messages: Messages, first: Sequence[Media], special: Sequence[str]
-) -> tuple[list[Message], list[Media]]:
-    """Convert messages to the form of chat templates; also return their pictures and videos.
+    messages: Messages, first: Sequence[Image.Image], special: Sequence[str]
+) -> tuple[list[Message], list[Image.Image]]:
+    """Convert messages to the form of chat templates; also return their pictures.
 
     Those of a message come before its text.
 
     Args:
-        first: media of the first message of the user, in front of its own.
+        first: pictures of the first message of the user, in front of its own.
         special: tokens that no text may hold.
 
     Raises:
@@ -51,7 +49,7 @@ def as_chat(
     if not plain or plain[-1].get("role") != "user":
         raise ValueError("a chat must end with a message of the user")
     chat: list[Message] = []
-    media_of_all: list[Media] = []
+    media_of_all: list[Image.Image] = []
     for number, message in enumerate(plain):
         role, text, media = _parts(number, message)
         whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
@@ -63,51 +61,29 @@ def as_chat(
         if number == 0:
             media = [*first, *media]
         media_of_all += media
-        kinds = [{"type": "video" if isinstance(one, Video) else "image"} for one in media]
-        chat.append({"role": role, "content": [*kinds, {"type": "text", "text": text}]})
+        images = [{"type": "image"}] * len(media)
+        chat.append({"role": role, "content": [*images, {"type": "text", "text": text}]})
     return chat, media_of_all
 
 
-def _parts(number: int, message: Message) -> tuple[str, str, list[Media]]:
-    """Split a message into role, text and media; several texts are joined by a space."""
+def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
+    """Split a message into role, text and pictures; several texts are joined by a space."""
     role, content = message.get("role"), message.get("content")
     if role not in ROLES or not isinstance(content, str | list | tuple):
         raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
     texts: list[str] = []
-    media: list[Media] = []
+    media: list[Image.Image] = []
     for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         match part:
             case {"type": "text", "text": str(text)}:
                 texts.append(text.strip())
             case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
                 media.append(open_image(source))
-            case {"type": "video", "video": Video() as video} if role == "user":
-                media.append(video)
             case _:
                 raise ValueError(
-                    f"message {number} has a part that is neither a text nor a picture or video of the user:"
-                    f" {str(part)[:80]!r}"
+                    f"message {number} has a part that is neither a text nor a picture of the user: {str(part)[:80]!r}"
                 )
     return role, " ".join(filter(None, texts)), media
-
-
-def with_video_parts(
-    chat: Sequence[Message], media: Sequence[Media], parts: Callable[[Video], Sequence[Message]]
-) -> list[Message]:
-    """Return a chat with the parts for its videos in a model's template.
-
-    Args:
-        media: pictures and videos of the chat, in order.
-    """
-    left = iter(media)
-
-    def expand(part: Message) -> Sequence[Message]:
-        one = None if part["type"] == "text" else next(left)
-        return parts(one) if isinstance(one, Video) else [part]
-
-    return [
-        message | {"content": [new for part in message["content"] for new in expand(part)]} for message in chat
-    ]
 
 
 class NoRoomError(ValueError):
@@ -135,7 +111,7 @@ class PromptBuilder:
     @torch.inference_mode()
     def build(
         self,
-        media: Sequence[Media],
+        media: Sequence[Image.Image],
         messages: Messages,
         new_tokens: int = 0,
         known: Mapping[str, ImageFeatures] | None = None,
@@ -143,32 +119,27 @@ class PromptBuilder:
         """Tokenise a chat and encode its pictures.
 
         Args:
-            media: pictures and videos of the first message.
+            media: pictures of the first message.
             messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is
                 text, or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture
-                or path}`` and ``{"type": "video", "video": Video}``; media come before the text of their
-                message, as in LLaVA's own chats.
+                or path}``; pictures come before the text of their message, as in LLaVA's own chats.
             new_tokens: room that an answer will need.
             known: features of pictures by key, as ``Prompt.features_by_key`` gives them, which are not encoded again.
 
         Raises:
             TextError: a text that holds a special token of the tokenizer, or is not Unicode.
             NoRoomError: a prompt and ``new_tokens`` that do not fit the context.
-            ValueError: an empty prompt, a malformed chat, a failing chat template, an unreadable picture, or fewer
-                frames for a draft that reads none; all before any model runs.
+            ValueError: an empty prompt, a malformed chat, a failing chat template or an unreadable picture; all before
+                any model runs.
         """
         chat, media_of_all = as_chat(messages, media, special_tokens(self.processor.tokenizer))
         if media_of_all and not family_of(self.target.config).sees:
             raise ValueError(f"{self.name} is a language model, which reads no pictures: ask without one")
-        sparse = any(isinstance(one, Video) and one.draft_frames is not None for one in media_of_all)
-        if sparse and self.vision not in ("shared", "own"):
-            raise ValueError(f"no fewer frames for the draft than for the target: {self._why_not_sparse()}")
         self._check_text(" ".join(message["content"][-1]["text"] for message in chat))  # before a template reads it
         inputs = self._process(self.processor, chat, media_of_all)
         plain = self._plain(chat, media_of_all, inputs)
         if plain.length + new_tokens > self.context:
-            fit = self._frames_that_fit(chat, media_of_all, plain.length, new_tokens)
-            fit = fit or self._pictures_that_fit(chat, media_of_all, new_tokens)
+            fit = self._pictures_that_fit(chat, media_of_all, new_tokens)
             check_room(self.context, plain.length, new_tokens, plain.turn, fit)
         if not media_of_all:
             return plain
@@ -177,33 +148,24 @@ class PromptBuilder:
         if self.vision == "none":
             words = plain.input_ids[~slots_of(self.target.config, plain.input_ids)]
             return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
-        watched = for_draft(media_of_all)
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
-            inputs = self._process(self.draft_processor, chat, watched)
-            own = self._plain(chat, watched, inputs)
-            own = _with_features(own, self.draft, self.draft_processor, watched, inputs, known, "own ")
+            inputs = self._process(self.draft_processor, chat, media_of_all)
+            own = self._plain(chat, media_of_all, inputs)
+            own = _with_features(own, self.draft, self.draft_processor, media_of_all, inputs, known, "own ")
             return replace(prompt, draft_prompt=own)
-        compressed = self.draft is not None and compressor_of(self.draft) is not None
-        if self.draft is None or self.vision != "shared" or not (sparse or compressed):
+        if self.draft is None or self.vision != "shared" or compressor_of(self.draft) is None:
             return prompt
-        read = replace(prompt, vision_seconds=0.0)  # the tower has read it
-        if sparse:  # so it has where frames are pictures
-            inputs = self._process(self.processor, chat, watched)
-            read = self._plain(chat, watched, inputs)
-            read = _with_features(read, self.target, self.processor, watched, inputs, prompt.features_by_key)
-        if compressed:
-            kept = read.input_ids[kept_slots(self.draft, read.input_ids, read.features)]
-            read = replace(read, input_ids=kept[None])
-        return with_draft_prompt(prompt, read)
+        kept = prompt.input_ids[kept_slots(self.draft, prompt.input_ids, prompt.features)]
+        # The tower has read the pictures.
+        return with_draft_prompt(prompt, replace(prompt, input_ids=kept[None], vision_seconds=0.0))
 
     def _process(
-        self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Media]
+        self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Image.Image]
     ) -> Mapping[str, Tensor]:
         """Write a chat by the target's template, and tokenise it with what it shows."""
-        family = family_of(self.target.config)
-        text = apply_template(self.processor, with_video_parts(chat, media, family.video_parts), self.name)
+        text = apply_template(self.processor, chat, self.name)
         self._check_text(text)
-        return _call(processor, media if family.reads_videos else all_frames(media), text)
+        return _call(processor, media, text)
 
     def _check_text(self, text: str) -> None:
         """Refuse a text of far more tokens than the context by its beginning: it is not tokenised whole.
@@ -217,7 +179,7 @@ class PromptBuilder:
                 " shorten the prompt"
             )
 
-    def _plain(self, chat: Sequence[Message], media: Sequence[Media], inputs: Mapping[str, Tensor]) -> Prompt:
+    def _plain(self, chat: Sequence[Message], media: Sequence[Image.Image], inputs: Mapping[str, Tensor]) -> Prompt:
         """Return the prompt of a chat without features."""
         return Prompt(
             text=chat[-1]["content"][-1]["text"],
@@ -226,49 +188,17 @@ class PromptBuilder:
             pictures=(),
             features=None,
             image_keys=(),
-            image_sizes=tuple(one.size for one in all_frames(media)),
+            image_sizes=tuple(one.size for one in media),
             vision_seconds=0.0,
             turn=sum(message["role"] == "user" for message in chat) - 1,
         )
 
-    def _why_not_sparse(self) -> str:
-        match self.vision:
-            case None:
-                return "there is no draft model"
-            case "states":
-                return "the draft reads the target's states, which hold every frame"
-            case _:
-                return "the draft reads words alone"
-
-    def _frames_that_fit(
-        self, chat: Sequence[Message], media: Sequence[Media], length: int, new_tokens: int
-    ) -> str:
-        """Return how many frames of a chat's only video would fit, in words; "" if none, or there is no such video.
-
-        Args:
-            length: tokens of the chat with all frames.
-        """
-        videos = [one for one in media if isinstance(one, Video)]
-        if len(videos) != 1:
-            return ""
-        count, room = len(videos[0].frames), self.context - new_tokens
-
-        def taken(frames: int) -> int:
-            fewer = [replace(one, draft_frames=frames) if isinstance(one, Video) else one for one in media]
-            return int(self._process(self.processor, chat, for_draft(fewer))["input_ids"].shape[1])
-
-        least = taken(1)
-        fit = 0 if least > room else 1 + (room - least) * (count - 1) // max(1, length - least)
-        while fit > 1 and taken(fit) > room:  # where several frames share their slots, one more may take many
-            fit -= 1
-        return f"{fit} frames" if fit else ""
-
-    def _pictures_that_fit(self, chat: Sequence[Message], media: Sequence[Media], new_tokens: int) -> str:
-        """Return how many of the last message's pictures fit, in words; "" if none, or it shows no two, or a video."""
+    def _pictures_that_fit(self, chat: Sequence[Message], media: Sequence[Image.Image], new_tokens: int) -> str:
+        """Return how many of the last message's pictures fit, in words; "" if none, or it shows no two."""
         *before, last = chat
-        *kinds, _ = parts = last["content"]
-        asked = len(kinds)
-        if asked < 2 or {"type": "video"} in kinds:
+        parts = last["content"]
+        asked = len(parts) - 1
+        if asked < 2:
             return ""
 
         def length(count: int) -> int:
@@ -280,27 +210,22 @@ class PromptBuilder:
         return f"{count} picture{'s' if count > 1 else ''}" if count else ""
 
 
-def _call(processor: ProcessorMixin, media: Sequence[Media], text: str) -> Mapping[str, Tensor]:
+def _call(processor: ProcessorMixin, media: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
     """Tokenise a text with what it shows as ``apply_chat_template`` would: no second beginning, pictures of one chat.
 
     Raises:
         ValueError: settings of the processor, which come with the checkpoint, that do not work.
     """
     given: dict[str, Any] = dict(bos_options(processor.tokenizer, text))
-    pictures = [one for one in media if not isinstance(one, Video)]
-    videos = [one for one in media if isinstance(one, Video)]
-    if videos:
-        given |= {"videos": [list(one.frames) for one in videos], "video_metadata": [metadata(one) for one in videos]}
     try:
         read: Mapping[str, Tensor] = processor(
-            images=[pictures] if pictures else None, text=text, return_tensors="pt", **given
+            images=[list(media)] if media else None, text=text, return_tensors="pt", **given
         )
     except BaseException as error:  # whatever its settings make it raise
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        what = f"{len(pictures)} pictures" + (f" and {len(videos)} videos" if videos else "")
-        raise ValueError(f"the {type(processor).__name__} cannot read {what}: {why}") from error
+        raise ValueError(f"the {type(processor).__name__} cannot read {len(media)} pictures: {why}") from error
     return read
 
 
@@ -308,7 +233,7 @@ def _with_features(
     prompt: Prompt,
     model: PreTrainedModel,
     processor: ProcessorMixin,
-    media: Sequence[Media],
+    media: Sequence[Image.Image],
     inputs: Mapping[str, Tensor],
     known: Mapping[str, ImageFeatures],
     whose: str = "",
@@ -319,7 +244,8 @@ def _with_features(
         whose: in front of the keys, where features are not the target's.
     """
     family, device = family_of(model.config), prompt.input_ids.device
-    given = _split(family, model.config, processor, media, inputs)
+    sizes = [one.size[::-1] for one in media]
+    given = family.pictures(ProcessedPrompt(model.config, processor, inputs, sizes))
     read = [to_device(one, model, device) for one in given]
     keys = tuple(whose + picture_key(one) for one in given)
     started = now(device)
@@ -328,7 +254,7 @@ def _with_features(
     if new:
         found |= zip(new, family.encode(model, [read[number] for number in new.values()]), strict=True)
     features = family.stack([found[key] for key in keys])
-    names = (*processor.image_processor.model_input_names, *VIDEO_INPUTS)
+    names = processor.image_processor.model_input_names
     own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(
         prompt,
@@ -340,28 +266,11 @@ def _with_features(
     )
 
 
-def _split(
-    family: Family,
-    config: PretrainedConfig,
-    processor: ProcessorMixin,
-    media: Sequence[Media],
-    inputs: Mapping[str, Tensor],
-) -> list[Picture]:
-    """Split the processor's output into pictures and videos, in their order."""
-    shown = [one for one in media if not isinstance(one, Video)] if family.reads_videos else all_frames(media)
-    prompt = ProcessedPrompt(config, processor, inputs, [one.size[::-1] for one in shown])
-    pictures = iter(family.pictures(prompt) if shown else ())
-    if not family.reads_videos:
-        return list(pictures)
-    videos = iter(family.videos(prompt) if len(shown) < len(media) else ())
-    return [next(videos if isinstance(one, Video) else pictures) for one in media]
-
-
 def check_room(context: int, length: int, new_tokens: int, turn: int = 0, fit: str = "") -> None:
     """Refuse a prompt and answer that do not fit the context.
 
     Args:
-        fit: how many of the prompt's frames or pictures would fit, in words, if any would.
+        fit: how many of the prompt's pictures would fit, in words, if any would.
 
     Raises:
         NoRoomError: with the numbers, and the number that would fit.

@@ -32,13 +32,6 @@ def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Seq
 
 
 @torch.inference_mode()
-def next_logits(model: PreTrainedModel, prompt: Prompt) -> Tensor:
-    """Return the logits ``[vocab]`` of the token after a prompt, in one pass."""
-    engine = Engine(model, prompt.length)
-    return engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
-
-
-@torch.inference_mode()
 def draft_log_probs(
     target: PreTrainedModel, draft: PreTrainedModel, prompt: Prompt, answer: Sequence[int]
 ) -> Tensor:

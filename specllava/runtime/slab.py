@@ -60,19 +60,10 @@ class Download:
         self._copied = torch.cuda.Event() if pinned else None
 
     def fetch(self, rows: slice) -> list[list[float]]:
-        """Wait for the device and return these rows."""
-        self.queue(rows)
-        return self.read(rows)
-
-    def queue(self, rows: slice) -> None:
-        """Copy these rows in order with the device's other work, without waiting."""
+        """Copy these rows in order with the device's other work, wait for them, and return them."""
         self._memory[rows].copy_(self.device[rows], non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self.device.device))
-
-    def read(self, rows: slice) -> list[list[float]]:
-        """Wait for the copy that was queued last, not for what came after it, and return these rows."""
-        if self._copied is not None:
             self._copied.synchronize()
         numbers: list[list[float]] = self._host[rows].tolist()
         return numbers

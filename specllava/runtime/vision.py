@@ -47,7 +47,7 @@ def compressor_of(model: PreTrainedModel) -> Operator | None:
 
 
 def slots_of(config: PretrainedConfig, input_ids: Tensor) -> Tensor:
-    """Mark the tokens of image and video slots."""
+    """Mark the tokens of image slots."""
     return torch.isin(input_ids, torch.tensor(slot_ids(config), dtype=input_ids.dtype, device=input_ids.device))
 
 

@@ -148,55 +148,12 @@ def verify_drawn(
                 break
             residual = residual.without(token)
         else:
-            return Verification(tuple(accepted), _draw(node, residual, random, recorder))
+            token = random.draw(residual.target)
+            if recorder:
+                recorder.drew(node, token, residual.target)
+            return Verification(tuple(accepted), token)
         accepted.append(child)
         node = child
-
-
-def verify_traversal(
-    tree: DraftTree, probs: Tensor, draft_probs: Tensor, random: RandomSource, recorder: DrawRecorder | None = None
-) -> Verification:
-    """Verify drawn children from the leaves to the root (Traversal Verification, arXiv 2505.12398).
-
-    A branch is verified as a whole: a node's credit is ``min(1, credit of its parent · p / q)``. So a surplus of one
-    token makes up for a lack of the next. The first leaf is accepted with its credit as probability. If it is refused,
-    its parent goes on to the next child with the residual distributions and a smaller credit. A parent without a next
-    child is itself accepted or refused like a leaf.
-
-    Arguments and errors are those of :func:`verify_drawn`; chosen children are verified as well, but gain nothing.
-    """
-    _check(tree, probs, draft_probs)
-    children = tree.children()
-    path = [0]
-    residuals = [ResidualDistribution(probs[0], draft_probs[0])]
-    waiting = [iter(children[0])]
-    while True:
-        child = next(waiting[-1], None)
-        if child is not None:
-            credit = residuals[-1].acceptance(tree.tokens[child])
-            path.append(child)
-            residuals.append(ResidualDistribution(probs[child], draft_probs[child], credit))
-            waiting.append(iter(children[child]))
-            continue
-        if len(path) == 1:  # the root's credit stays 1: nothing to draw
-            break
-        token, credit = tree.tokens[path[-1]], residuals[-1].credit
-        taken = random.accept(credit)
-        if recorder:
-            recorder.judged(path[-2], token, residuals[-2], credit)
-        if taken:
-            break
-        for stack in (path, residuals, waiting):
-            stack.pop()
-        residuals[-1] = residuals[-1].without(token)
-    return Verification(tuple(path[1:]), _draw(path[-1], residuals[-1], random, recorder))
-
-
-def _draw(node: int, residual: ResidualDistribution, random: RandomSource, recorder: DrawRecorder | None) -> int:
-    token = random.draw(residual.target)
-    if recorder:
-        recorder.drew(node, token, residual.target)
-    return token
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +163,14 @@ class ResidualDistribution:
     Args:
         target: the target's distribution of the next token, given that, ``[vocab]``.
         draft: the draft's distribution of the next child, ``[vocab]``; all zero once it ran out of tokens.
-        credit: probability with which the node or something below it is to be accepted.
     """
 
     target: Tensor
     draft: Tensor
-    credit: float = 1.0
 
     def acceptance(self, token: int) -> float:
-        """Return the probability of accepting the child ``token``, or something below it."""
-        wanted = self.credit * float(self.target[token])
+        """Return the probability of accepting the child ``token``."""
+        wanted = float(self.target[token])
         offered = float(self.draft[token]) or 1.0  # a token that cannot have been drawn was chosen
         return 1.0 if wanted >= offered else wanted / offered
 
@@ -228,13 +183,13 @@ class ResidualDistribution:
         return chosen
 
     def without(self, token: int) -> ResidualDistribution:
-        """Return the residual distributions after the child ``token`` and all below it were refused."""
-        residual = (self.credit * self.target - self.proposal(token)).clamp(min=0.0)
+        """Return the residual distributions after the child ``token`` was refused."""
+        residual = (self.target - self.proposal(token)).clamp(min=0.0)
         mass = float(residual.sum())
         draft = _without(self.draft, token)
-        if mass == 0.0:  # the draft had all that was wanted; with full credit only rounding can have refused it
-            return ResidualDistribution(self.target, draft, 1.0 if self.credit == 1.0 else 0.0)
-        return ResidualDistribution(residual / mass, draft, mass / (mass + (1.0 - self.credit)))
+        if mass == 0.0:  # the draft had all that was wanted: only rounding can have refused it
+            return ResidualDistribution(self.target, draft)
+        return ResidualDistribution(residual / mass, draft)
 
 
 def _without(probs: Tensor, token: int) -> Tensor:
@@ -289,7 +244,6 @@ def _judged(node: int, token: int, uniform: float, residual: ResidualDistributio
         tokens=tokens,
         target_probs=rounded(residual.target[list(tokens)]),
         draft_probs=rounded(offered[list(tokens)]),
-        credit=residual.credit,
     )
 
 

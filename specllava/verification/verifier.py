@@ -19,7 +19,6 @@ from specllava.verification.sampling import (
     rounded,
     verify_drawn,
     verify_top,
-    verify_traversal,
     warp,
 )
 
@@ -85,8 +84,8 @@ class SamplingVerifier:
 
     reduction: Choices | None = None
 
-    def __init__(self, config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> None:
-        self._config, self._random, self._warpers = config, random, warpers
+    def __init__(self, random: RandomSource, warpers: LogitsProcessorList) -> None:
+        self._random, self._warpers = random, warpers
 
     def first_token(self, logits: Tensor) -> int:
         """Draw the first token of an answer, by logits ``[vocab]``."""
@@ -115,8 +114,7 @@ class SamplingVerifier:
         if draft_probs is None:
             verdict = verify_top(tree, probs, self._random, recorder)
         else:
-            verify = verify_traversal if self._config.verifier == "traversal" else verify_drawn
-            verdict = verify(tree, probs, draft_probs, self._random, recorder)
+            verdict = verify_drawn(tree, probs, draft_probs, self._random, recorder)
         last = verdict.path[-1]
         _check_possible(logits[last], probs[last], verdict.bonus_token)
         return verdict, probs
@@ -127,7 +125,7 @@ Verifier = GreedyVerifier | SamplingVerifier
 
 def build_verifier(config: DecodingConfig, random: RandomSource, warpers: LogitsProcessorList) -> Verifier:
     """Build the verifier of a configuration."""
-    return SamplingVerifier(config, random, warpers) if config.temperature > 0 else GreedyVerifier()
+    return SamplingVerifier(random, warpers) if config.temperature > 0 else GreedyVerifier()
 
 
 def _check_possible(logits: Tensor, probs: Tensor, token: int) -> None:

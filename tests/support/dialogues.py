@@ -6,9 +6,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from PIL import Image
+
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
-from specllava.models.media.media import Media
 from support.visual_traces import FakeBackend, FakeEvent
 from visual.page.dialogue import TurnParts
 
@@ -18,7 +19,7 @@ COLUMNS = 20  # of a turn, more than the prompt before it
 @dataclass(frozen=True)
 class FakeTurn:
     text: str
-    media: tuple[Media, ...]
+    media: tuple[Image.Image, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
 
@@ -36,14 +37,14 @@ class FakeChat:
         self.forgotten += 1
 
     def race(
-        self, text: str, image: Sequence[Media], config: DecodingConfig, turn: int | None = None
+        self, text: str, image: Sequence[Image.Image], config: DecodingConfig, turn: int | None = None
     ) -> Generator[FakeEvent]:
         index = len(self.turns) if turn is None else turn
         media = [one for asked in self.turns[:index] for one in asked.media] + list(image)
         return self._events(self._backend.race(media, text, config), text, tuple(image), index)
 
     def _events(
-        self, race: Generator[FakeEvent], text: str, media: tuple[Media, ...], index: int
+        self, race: Generator[FakeEvent], text: str, media: tuple[Image.Image, ...], index: int
     ) -> Generator[FakeEvent]:
         said: list[Any] = []
         reused, self.nbytes = (COLUMNS * index if self.nbytes else 0), self._size

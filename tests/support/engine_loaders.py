@@ -1,9 +1,8 @@
 """What two inference engines do with a draft's directory: names, shapes and fields, derived anew from their loaders.
 
-vLLM: ``config/speculative.py``, ``transformers_utils/configs/eagle.py`` and ``speculators/algos.py``, ``registry.py``,
-``llama_eagle.py``, ``llama_eagle3.py``, ``models/utils.py:process_eagle_weight``. SGLang: ``llama_eagle.py``,
-``llama_eagle3.py``, ``eagle_worker.py``. Neither engine runs here. Where an engine would leave a parameter at random or
-drop a tensor without a word, this raises.
+vLLM: ``config/speculative.py``, ``transformers_utils/configs/eagle.py``, ``registry.py``, ``llama_eagle3.py``,
+``models/utils.py:process_eagle_weight``. SGLang: ``llama_eagle3.py``, ``eagle_worker.py``. Neither engine runs
+here. Where an engine would leave a parameter at random or drop a tensor without a word, this raises.
 """
 
 from __future__ import annotations
@@ -21,14 +20,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 
 EngineName = Literal["vllm", "sglang"]
 Shapes = dict[str, tuple[int, ...]]
-CLASSES: dict[EngineName, dict[str, str]] = {  # registered architectures, and the method that each serves
-    "vllm": {
-        "EagleLlamaForCausalLM": "eagle",
-        "Eagle3LlamaForCausalLM": "eagle3",
-        "LlamaForCausalLMEagle3": "eagle3",
-    },
-    "sglang": {"LlamaForCausalLMEagle": "eagle", "LlamaForCausalLMEagle3": "eagle3"},
-}
+ARCHITECTURE = "LlamaForCausalLMEagle3"  # registered in both
 
 
 class Unloadable(Exception):
@@ -40,69 +32,33 @@ class Served:
     """A draft as an engine holds it.
 
     Args:
-        states: hidden states of the target that it is given, as transformers numbers them; empty for the last.
+        states: hidden states of the target that it is given, as transformers numbers them.
         weights: by the engine's names, without what it takes from the target.
         ids: of the target's tokens that the rows of its head score; ``None`` for all.
     """
 
-    architecture: str
     config: LlamaConfig
     states: tuple[int, ...]
     weights: dict[str, Tensor]
     ids: tuple[int, ...] | None = None
 
 
-def served(directory: Path, engine: EngineName, method: Literal["eagle", "eagle3"]) -> Served:
-    """Return what an engine makes of a draft that is named with a method.
+def served(directory: Path, engine: EngineName) -> Served:
+    """Return what an engine makes of a draft that is named with the method EAGLE-3.
 
     Raises:
         Unloadable: it makes nothing of it, or something else.
     """
-    settings = Checkpoint.at(directory).settings()
-    fields = _of_speculators(settings) if "speculators_model_type" in settings else dict(settings)
-    if "speculators_model_type" in settings and engine == "sglang":
-        raise Unloadable("no architecture of that layout is registered")
+    fields = dict(Checkpoint.at(directory).settings())
     config = LlamaConfig(**{name: one for name, one in fields.items() if name != "model_type"})
-    if "speculators_model_type" not in settings:
-        assert type(AutoConfig.from_pretrained(directory)) is LlamaConfig
-        if engine == "vllm":
-            fields["architectures"] = [_renamed(one, method) for one in fields["architectures"]]
+    assert type(AutoConfig.from_pretrained(directory)) is LlamaConfig
     (architecture,) = fields["architectures"]
-    if CLASSES[engine].get(architecture) != method:
-        raise Unloadable(f"{engine} has no class {architecture} for {method}")
+    if architecture != ARCHITECTURE:
+        raise Unloadable(f"{engine} has no class {architecture}")
     tensors = Checkpoint.at(directory).weights(2**40, lambda line: None)
-    if method == "eagle":
-        _check_states(fields, ())
-        return Served(architecture, config, (), _eagle(tensors, config, engine))
     load = _vllm_eagle3 if engine == "vllm" else _sglang_eagle3
     weights, ids = load(tensors, config, fields)
-    return Served(architecture, config, _states(fields, engine), weights, ids)
-
-
-def _of_speculators(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that vLLM reads of the speculators layout: nested ones and those that it copies."""
-    if settings["speculators_model_type"] != "eagle3" or not settings["speculators_config"]["verifier"]["name_or_path"]:
-        raise Unloadable("no speculator of that type, or none with a target")
-    if settings["speculators_config"]["proposal_methods"][0]["speculative_tokens"] < 1:
-        raise Unloadable("no token would be guessed")
-    fields = dict(settings["transformer_layer_config"])
-    if fields["model_type"] != "llama":
-        raise Unloadable(f"no class for layers of a {fields['model_type']}")
-    fields["draft_vocab_size"] = settings.get("draft_vocab_size")
-    if settings.get("target_hidden_size") is not None:
-        fields["target_hidden_size"] = settings["target_hidden_size"]
-    fields["norm_before_residual"] = settings.get("norm_before_residual", True)
-    for name in ("norm_before_fc", "fc_norm", "norm_output"):
-        fields[name] = settings.get(name, False)
-    fields["eagle_aux_hidden_state_layer_ids"] = settings["eagle_aux_hidden_state_layer_ids"]
-    return fields | {"architectures": ["Eagle3LlamaForCausalLM"]}
-
-
-def _renamed(architecture: str, method: str) -> str:
-    if method == "eagle":
-        return architecture if architecture.startswith("Eagle") else f"Eagle{architecture}"
-    known = architecture.startswith("Eagle3") or architecture.endswith("Eagle3")
-    return architecture if known else f"Eagle3{architecture}"
+    return Served(config, _states(fields, engine), weights, ids)
 
 
 def _states(fields: Mapping[str, Any], engine: EngineName) -> tuple[int, ...]:
@@ -112,11 +68,6 @@ def _states(fields: Mapping[str, Any], engine: EngineName) -> tuple[int, ...]:
         return tuple(one + 1 for one in fields["eagle_config"][name])
     shift = {"vllm": 0, "sglang": 1}[fields.get("eagle_aux_layer_semantics") or "vllm"]
     return tuple(one + shift for one in fields[name])
-
-
-def _check_states(fields: Mapping[str, Any], wanted: tuple[int, ...]) -> None:
-    if tuple(fields.get("eagle_aux_hidden_state_layer_ids", ())) != wanted:
-        raise Unloadable("EAGLE-1 is given the last state alone")
 
 
 def _layer(config: LlamaConfig, width: int) -> Shapes:
@@ -134,24 +85,6 @@ def _layer(config: LlamaConfig, width: int) -> Shapes:
     return shapes
 
 
-def _eagle(tensors: Mapping[str, Tensor], config: LlamaConfig, engine: EngineName) -> dict[str, Tensor]:
-    """EAGLE-1: both engines take embeddings and head from the target, vLLM unless the file has embeddings."""
-    hidden = config.hidden_size
-    wanted: Shapes = {"fc.weight": (hidden, 2 * hidden)}
-    if engine == "sglang":
-        wanted["fc.bias"] = (hidden,)
-    for number in range(config.num_hidden_layers):
-        layer = _layer(config, hidden) | ({"input_layernorm.weight": (hidden,)} if number else {})
-        wanted |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
-    taken = dict(tensors)
-    embeddings = taken.pop("embed_tokens.weight", None)
-    if embeddings is not None and engine == "vllm":
-        raise Unloadable("embed_tokens counts as the draft's own, and is not read")
-    if embeddings is not None and embeddings.shape != (config.vocab_size, hidden):
-        raise Unloadable(f"embed_tokens of shape {tuple(embeddings.shape)}")
-    return _filled(taken, wanted, lambda name: name)
-
-
 def _vllm_eagle3(
     tensors: Mapping[str, Tensor], config: LlamaConfig, fields: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
@@ -162,10 +95,6 @@ def _vllm_eagle3(
         if number == 0:  # later layers have one, which they do not run
             layer["hidden_norm.weight"] = (hidden,)
         wanted |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
-    if fields.get("norm_before_fc"):
-        wanted["input_norm.weight"] = (3 * read,)
-    if fields.get("fc_norm"):
-        wanted |= {f"fc_norm.{number}.weight": (read,) for number in range(3)}
     taken = {name: one for name, one in tensors.items() if "t2d" not in name}
     if "embed_tokens.weight" in taken:
         wanted["embed_tokens.weight"] = (config.vocab_size, hidden)

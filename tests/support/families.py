@@ -1,11 +1,9 @@
 """Small random checkpoints of the families that transformers encodes, laid out on disk as the published ones are.
 
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
-``mistralai/Mistral-Small-3.1-24B-Instruct-2503``, ``HuggingFaceM4/Idefics3-8B-Llama3``,
-``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``, ``Qwen/Qwen2.5-VL-7B-Instruct``,
-``Qwen/Qwen3-VL-8B-Instruct``, ``Qwen/Qwen3-VL-30B-A3B-Instruct``, ``google/gemma-3-4b-it``,
-``CohereLabs/aya-vision-8b``, ``llava-hf/LLaVA-NeXT-Video-7B-hf`` and ``LanguageBind/Video-LLaVA-7B-hf``, as
-transformers describes them. Only the sizes are small.
+``HuggingFaceM4/Idefics3-8B-Llama3``, ``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``,
+``Qwen/Qwen2.5-VL-7B-Instruct``, ``Qwen/Qwen3-VL-8B-Instruct``, ``Qwen/Qwen3-VL-30B-A3B-Instruct`` and
+``google/gemma-3-4b-it``, as transformers describes them. Only the sizes are small.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedMode
 from specllava.models.families.family import family_of
 from support.checkpoints import TEXT, spelling, write
 from support.family_configs import ASPECT, SPEAKER, Layout, config_fields, grid, slots, text_fields
-from support.family_kinds import CONTEXT, KINDS, QWEN3S, WORDS, FamilyName, token_ids
+from support.family_kinds import CONTEXT, KINDS, QWEN3S, WORDS, FamilyName, TokensName, token_ids
 from support.models import seeded
 
 
@@ -53,7 +51,7 @@ def spelled(also: str = "") -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(directory: Path, family: FamilyName, also: str = "") -> None:
+def write_tokenizer(directory: Path, family: TokensName, also: str = "") -> None:
     """Tokenizer files: words between the special tokens.
 
     Args:
@@ -112,39 +110,11 @@ def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None
                 "image_token": "<image>", "num_image_tokens": (side // layout.patch) ** 2, "video_token": "<video>",
                 "vision_aspect_ratio": ASPECT, "vision_feature_select_strategy": "full",
             }  # fmt: skip
-        case "llava_next_video":
-            images |= {
-                "aspect_ratio_setting": "anyres", "crop_size": {"height": side, "width": side}, "do_center_crop": True,
-                "do_pad": True, "image_grid_pinpoints": grid(layout), "size": {"shortest_edge": side},
-            }  # fmt: skip
-            fields |= {
-                "image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": layout.patch,
-                "video_token": "<video>", "vision_feature_select_strategy": "default",
-            }  # fmt: skip
-        case "video_llava":
-            images |= {
-                "crop_size": {"height": side, "width": side}, "do_center_crop": True, "size": {"shortest_edge": side},
-            }  # fmt: skip
-            fields |= {
-                "image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": layout.patch,
-                "video_token": "<video>", "vision_feature_select_strategy": "default",
-            }  # fmt: skip
         case "internvl":
             images |= {
                 "crop_to_patches": False, "max_patches": 6, "min_patches": 1, "size": {"height": side, "width": side},
             }  # fmt: skip
             fields |= {"image_seq_length": slots(layout)}
-        case "mistral3":
-            images |= {"patch_size": {"height": layout.patch, "width": layout.patch}}
-            images |= {"size": {"longest_edge": 2 * side}}
-            fields |= {
-                "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]",
-                "patch_size": layout.patch, "spatial_merge_size": layout.scale,
-            }  # fmt: skip
-        case "aya_vision":
-            images |= {"crop_to_patches": True, "max_patches": 6, "min_patches": 1}
-            images |= {"size": {"height": side, "width": side}}
-            fields |= {"downsample_factor": layout.scale, "img_size": side, "patch_size": layout.patch}
         case "gemma3":
             images |= {"do_pan_and_scan": None, "resample": 2, "size": {"height": side, "width": side}}
             fields |= {"image_seq_length": slots(layout)}
@@ -211,7 +181,7 @@ def store_experts_as_published(directory: Path) -> None:
 def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
     """A random language model with the family's kind of decoder and its tokens."""
     directory.mkdir(parents=True)
-    kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "aya_vision": "llama"} | dict.fromkeys(QWEN3S, "qwen3")
+    kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"} | dict.fromkeys(QWEN3S, "qwen3")
     fields = text_fields(family, layout)
     fields |= {"model_type": kind.get(family, fields["model_type"]), "rope_scaling": None}
     write(directory / "config.json", fields)
@@ -225,7 +195,7 @@ def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: La
 
 
 @torch.no_grad()
-def randomise(model: PreTrainedModel, family: FamilyName, seed: int) -> None:
+def randomise(model: PreTrainedModel, family: TokensName, seed: int) -> None:
     """Weights whose model varies its answers; special tokens are hardly ever said."""
     source = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings().weight

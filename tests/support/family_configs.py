@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from support.family_kinds import CONTEXT, KINDS, QWEN3S, QWENS, WORDS, FamilyName, token_ids
+from support.family_kinds import CONTEXT, KINDS, QWEN3S, QWENS, WORDS, FamilyName, TokensName, token_ids
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Layout:
 SPEAKER = Layout(layers=1, hidden=32, heads=2, kv_heads=1, padding=8)  # of a language model that a draft is made of
 
 
-def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
+def text_fields(family: TokensName, layout: Layout) -> dict[str, Any]:
     """The decoder's part of ``config.json``."""
     qwens = {"llava_onevision": "qwen2", "internvl": "qwen2"} | {name: f"{name}_text" for name in QWEN3S}
     flat = {"qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl"}  # whose fields lie beside the tower's
-    others = {"mistral3": "mistral", "gemma3": "gemma3_text", "aya_vision": "cohere2"}
+    others = {"mistral": "mistral", "gemma3": "gemma3_text"}
     kind = (qwens | flat | others).get(family, "llama")
     fields: dict[str, Any] = {
         "hidden_size": layout.hidden,
@@ -47,11 +47,6 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     }
     if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
         fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
-    if family == "aya_vision":  # the layers that see everything know of no positions
-        fields |= {
-            "layer_norm_eps": 1e-5, "logit_scale": 0.25, "rope_theta": 5e4, "sliding_window": layout.window or 12,
-            "sliding_window_pattern": 2,
-        }  # fmt: skip
     if family == "gemma3":  # likewise; every second layer slides, and the others' rotary angles are scaled
         fields |= {
             "head_dim": 16, "query_pre_attn_scalar": 16, "rope_local_base_freq": 1e4, "rope_theta": 1e6,
@@ -81,11 +76,11 @@ def text_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     return fields
 
 
-def tied(family: FamilyName, layout: Layout) -> bool:
-    return layout.tied or family in ("gemma3", "aya_vision")
+def tied(family: TokensName, layout: Layout) -> bool:
+    return layout.tied or family == "gemma3"
 
 
-def rows_of(family: FamilyName, layout: Layout) -> int:
+def rows_of(family: TokensName, layout: Layout) -> int:
     kind = KINDS[family]
     return WORDS + len(kind.first) + len(kind.last) + layout.padding
 
@@ -117,22 +112,6 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
                 "use_image_newline_parameter": True, "video_token_index": ids["<video>"],
                 "vision_aspect_ratio": ASPECT, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
             }  # fmt: skip
-        case "llava_next_video":
-            vision |= {"model_type": "clip_vision_model", "projection_dim": 24}
-            fields |= {
-                "image_grid_pinpoints": grid(layout), "image_token_index": image, "projector_hidden_act": "gelu",
-                "spatial_pool_mode": "average", "spatial_pool_stride": 2, "use_image_newline_parameter": True,
-                "video_token_index": ids["<video>"], "vision_feature_layer": -2,
-                "vision_feature_select_strategy": "default",
-            }  # fmt: skip
-        case "video_llava":
-            vision |= {"model_type": "clip_vision_model", "projection_dim": 24}
-            squares = (layout.side // layout.patch) ** 2
-            fields |= {
-                "image_seq_length": squares, "image_token_index": image, "projector_hidden_act": "gelu",
-                "video_seq_length": 8 * (squares + 1), "video_token_index": ids["<video>"],
-                "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
-            }  # fmt: skip
         case "internvl":
             vision |= {"model_type": "internvl_vision", "norm_type": "layer_norm", "use_mean_pooling": True}
             vision |= {name: [vision[name]] * 2 for name in ("image_size", "patch_size")}
@@ -140,19 +119,6 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
                 "downsample_ratio": 1 / layout.scale, "image_seq_length": slots(layout), "image_token_id": image,
                 "projector_hidden_act": "gelu", "vision_feature_layer": -1,
                 "vision_feature_select_strategy": "default",
-            }  # fmt: skip
-        case "mistral3":
-            vision |= {"model_type": "pixtral", "head_dim": layout.vision // 2, "rope_theta": 10000.0}
-            vision |= {"image_size": 2 * layout.side}
-            fields |= {
-                "image_token_index": image, "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
-                "spatial_merge_size": layout.scale, "vision_feature_layer": -1,
-            }  # fmt: skip
-        case "aya_vision":
-            vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
-            fields |= {
-                "adapter_layer_norm_eps": 1e-6, "alignment_intermediate_size": 64, "downsample_factor": layout.scale,
-                "image_token_index": image, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
             }  # fmt: skip
         case "gemma3":
             vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}

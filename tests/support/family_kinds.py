@@ -7,9 +7,10 @@ from functools import cache
 from typing import Literal, get_args
 
 FamilyName = Literal[
-    "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
-    "aya_vision", "llava_next_video", "video_llava", "qwen3_vl_moe",
+    "llava_onevision", "internvl", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
+    "qwen3_vl_moe",
 ]
+TokensName = FamilyName | Literal["mistral"]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
 CONTEXT = 2048
@@ -38,7 +39,7 @@ class Kind:
 
 PARTS = (
     "{% for content in message['content'] %}{% if content['type'] == 'image' %}IMAGE"
-    "{% elif content['type'] == 'video' %}VIDEO{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
+    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
 )
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
@@ -49,35 +50,17 @@ TURNS = (
     "{{ ':' }}{% else %}{{ ': ' }}{% endif %}" + PARTS.replace("IMAGE", "<image>") + "<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-INST = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}[INST]"
-    + PARTS.replace("IMAGE", "[IMG]") + "[/INST]{% else %}{{ message['content'][0]['text'] + eos_token }}"
-    "{% endif %}{% endfor %}"
-)  # fmt: skip
-COMMAND = (
-    "{{ bos_token }}{% for message in messages %}<|START_OF_TURN_TOKEN|>"
-    "{{ '<|CHATBOT_TOKEN|>' if message['role'] == 'assistant' else '<|USER_TOKEN|>' }}"
-    + PARTS.replace("IMAGE", "<image>") + "<|END_OF_TURN_TOKEN|>{% endfor %}"
-    "{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}"
-)  # fmt: skip
 MODEL = (
     "{{ bos_token }}{% for message in messages %}<start_of_turn>"
     "{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
     + PARTS.replace("IMAGE", "<start_of_image>")
     + "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
-VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
-    "VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"
-)
-USER = (
-    "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
-    + PARTS.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n")
-    + "{{ ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
-)
+VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
 ASSISTANT = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
 )
-KINDS: dict[FamilyName, Kind] = {
+KINDS: dict[TokensName, Kind] = {
     "llava_onevision": Kind(
         (), (*QWEN, "<image>", "<video>"), "<image>", None, "<|im_end|>", "Qwen2Tokenizer", "LlavaOnevisionProcessor",
         "LlavaOnevisionImageProcessor", CHATML.replace("IMAGE", "<image>\n"),
@@ -88,9 +71,8 @@ KINDS: dict[FamilyName, Kind] = {
         (("start_image_token", "<img>"), ("end_image_token", "</img>"), ("context_image_token", "<IMG_CONTEXT>"),
          ("video_token", "<video>")),
     ),
-    "mistral3": Kind(
-        ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"), (), "[IMG]", "<s>",
-        "</s>", "LlamaTokenizerFast", "PixtralProcessor", "PixtralImageProcessor", INST,
+    "mistral": Kind(  # of language models alone
+        ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<pad>"), (), "", "<s>", "</s>", "LlamaTokenizerFast", "", "", ""
     ),
     "idefics3": Kind(
         (), ("<|begin_of_text|>", "<|end_of_text|>", "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
@@ -126,41 +108,22 @@ KINDS: dict[FamilyName, Kind] = {
         MODEL,
         (("boi_token", "<start_of_image>"), ("eoi_token", "<end_of_image>"), ("image_token", "<image_soft_token>")),
     ),
-    "aya_vision": Kind(
-        ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>"),
-        ("<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|START_OF_IMG|>",
-         "<|END_OF_IMG|>", "<|IMG_PATCH|>"),
-        "<|IMG_PATCH|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "CohereTokenizer", "AyaVisionProcessor",
-        "GotOcr2ImageProcessorFast", COMMAND,
-    ),
-    "llava_next_video": Kind(
-        ("<unk>", "<s>", "</s>"), ("<video>", "<image>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
-        "LlavaNextVideoProcessor", "LlavaNextImageProcessor", USER,
-    ),
-    "video_llava": Kind(
-        ("<unk>", "<s>", "</s>"), ("<image>", "<video>", "<pad>"), "<image>", "<s>", "</s>", "LlamaTokenizerFast",
-        "VideoLlavaProcessor", "VideoLlavaImageProcessor", USER,
-    ),
 }  # fmt: skip
 
 
 # Fields of a processor's files of which each decides slots or pixels.
 QWEN_AGREEMENTS = ("patch_size", "temporal_patch_size", "merge_size")
 AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
-    "llava_next_video": ("patch_size",),
-    "video_llava": ("patch_size", "crop_size"),
     "llava_onevision": ("num_image_tokens", "size"),
     "internvl": ("image_seq_length", "size"),
-    "mistral3": ("spatial_merge_size",),
     "idefics3": ("image_seq_len", "max_image_size"),
     "smolvlm": ("image_seq_len", "max_image_size"),
     "gemma3": ("image_seq_length", "size"),
-    "aya_vision": ("img_size", "size", "downsample_factor"),
 }
 
 
 @cache
-def token_ids(family: FamilyName) -> dict[str, int]:
+def token_ids(family: TokensName) -> dict[str, int]:
     """Ids of the special tokens."""
     kind = KINDS[family]
     behind = len(kind.first) + WORDS

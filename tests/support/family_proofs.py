@@ -1,4 +1,4 @@
-"""What every family is held to on any checkpoint: the tests run it on a few, ``benchmarks.families`` on many."""
+"""What every family is held to on any checkpoint: what it says is its own ``generate``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.random_settings import random_settings
-from specllava.bench.transformers_lanes import TRANSFORMERS, transformers_lane
+from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
@@ -104,7 +104,7 @@ def check_speculation(drafted: Callable[[int], Pair], numbers: Iterable[int]) ->
         drafted: pair for each chat.
     """
     saved = 0
-    rules = [name for name, info in RULE_INFOS.items() if info.compared]
+    rules = [*RULE_INFOS]
     for number in numbers:
         pair = drafted(number)
         prompt = pair.prompt(None, checkpoints.messages(number))
@@ -124,7 +124,7 @@ def check_state_drafts(pair: Pair, directory: Path) -> None:
     kinds: tuple[DraftFormat, ...] = ("eagle", "eagle3")
     for kind in kinds:
         save(fresh_feature_draft(pair.target, kind), None, directory / kind)
-        drafted = replace(pair.with_draft(directory / kind), costs=models.COSTS)
+        drafted = pair.with_draft(directory / kind)
         prompt = drafted.prompt(None, checkpoints.messages(4))
         assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
 

@@ -50,7 +50,6 @@ class Layout:
         interleaved: they take turns.
         again: its embeddings are there once more, as ``weight``.
         qk_norm: queries and keys are normed by head, as Qwen3's are.
-        window: positions that its layer sees, its own included; ``None`` for all.
         fusion: it has ``fc``.
         own_head: it has a head of its own.
         variants: what its layer does, where ``config.json`` has other words for it than ``flags``.
@@ -77,7 +76,6 @@ class Layout:
     interleaved: bool = False
     again: bool = False
     qk_norm: bool = False
-    window: int | None = None
     fusion: bool = True
     own_head: bool = True
     variants: dict[str, bool] | None = None
@@ -108,11 +106,8 @@ LAYOUTS: dict[str, Layout] = {
     "eagle3, all tokens": replace(_EAGLE3, front="module.", layer="layers.0.", rows=PADDED, head=PADDED, kv=HEADS),
     "speculators": replace(_SPECULATORS, flags={"norm_before_residual": True}),
     "speculators, one norm": replace(_SPECULATORS, flags={"norm_before_fc": True}),
-    "speculators, eagle 3.1": replace(_SPECULATORS, flags={"fc_norm": True, "norm_output": True}),
+    "speculators, normed output": replace(_SPECULATORS, flags={"norm_output": True}),
     "speculators, silent": replace(_SPECULATORS, variants={"norm_before_residual": True}),
-    "speculators, window": replace(
-        _SPECULATORS, window=5, says={"layer_types": ["sliding_attention"], "sliding_window": 5}
-    ),
     "speculators, qwen3": replace(_SPECULATORS, qk_norm=True, says={"model_type": "qwen3"}),
     "speculators, 4 states": replace(_SPECULATORS, ids={IDS: [1, 3, 4, 7]}, states=(1, 3, 4, 7)),
     "speculators, by sglang": replace(_SPECULATORS, ids={IDS: [0, 3, 5], "eagle_aux_layer_semantics": "sglang"}),
@@ -124,9 +119,6 @@ LAYOUTS: dict[str, Layout] = {
         ids={"eagle_config": {"norm_before_fc": True, "return_hidden_post_norm": True}},
     ),
     "eagle3, the target's head": replace(_EAGLE3, head=PADDED, own_head=False),
-    "eagle3, specforge 3.1": replace(
-        _EAGLE3, variants={"fc_norm": True, "norm_output": True}, says={"fc_norm": True, "norm_output": True}
-    ),
 }
 
 
@@ -282,8 +274,6 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
         }
         if layout.does.get("norm_before_fc"):
             weights["input_norm.weight"] = gains(len(layout.states) * HIDDEN)
-        if layout.does.get("fc_norm"):
-            weights |= {f"fc_norm.{number}.weight": gains(HIDDEN) for number in range(len(layout.states))}
         if layout.head < PADDED:
             kept = torch.randperm(WORDS, generator=source)[: layout.head].sort().values
             weights["d2t"] = kept - torch.arange(layout.head)

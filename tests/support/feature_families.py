@@ -40,10 +40,6 @@ SPECFORGE = replace(
     says={**QWEN, "attention_bias": False, "head_dim": 16, "rope_scaling": CHUNKED, "rope_theta": 1000000,
           "target_model_type": "qwen2_5_vl"},
 )  # fmt: skip
-WINDOW = replace(
-    SPECFORGE, window=6, says={**SPECFORGE.says, "layer_types": ["sliding_attention"], "sliding_window": 6,
-                               "use_sliding_window": True},
-)  # fmt: skip
 ANGELSLIM = replace(
     EAGLE3, theta=5e6, section=(4, 2, 2), interleaved=True,
     says={"architectures": ["Eagle3LlamaForCausalLM"], "dtype": "bfloat16", "head_dim": 16, "modal_type": "VLM",

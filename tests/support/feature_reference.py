@@ -118,9 +118,6 @@ class Reference:
     def _joined(self, states: Tensor) -> Tensor:
         if self.flags.get("norm_before_fc"):
             states = self._norm("input_norm", states)
-        if self.flags.get("fc_norm"):
-            parts = (self._norm(f"fc_norm.{number}", part) for number, part in enumerate(states.split(HIDDEN, -1)))
-            states = torch.cat([*parts], -1)
         return self._linear("fc", states) if self.layout.fusion else states
 
     def _layer(self, inputs: Tensor, positions: Tensor) -> Tensor:
@@ -152,8 +149,6 @@ class Reference:
         queries, keys = self._turned(queries, positions[:, -1:]), self._turned(keys, positions)
         groups = HEADS // len(keys)
         keys, values = keys.repeat_interleave(groups, 0), values.repeat_interleave(groups, 0)
-        if self.layout.window is not None:  # of a path, whose entries lie one position apart
-            keys, values = keys[:, -self.layout.window :], values[:, -self.layout.window :]
         seen = (queries @ keys.transpose(1, 2) / math.sqrt(SIZE)).softmax(-1) @ values
         return self._linear("layers.0.self_attn.o_proj", seen.transpose(0, 1).reshape(1, -1))
 

@@ -18,7 +18,6 @@ from specllava.pair import Pair
 from support import feature_checkpoints
 from support.feature_checkpoints import Layout
 from support.feature_reference import Reference, Text
-from support.video_proofs import own_inputs
 
 
 @dataclass(frozen=True)
@@ -70,20 +69,16 @@ def text_of(pair: Pair, layout: Layout, messages: list[dict[str, Any]], answer: 
         content = message["content"]
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         chat.append({"role": message["role"], "content": parts})
-    if any(part["type"] == "video" for message in chat for part in message["content"]):
-        inputs = own_inputs(pair, chat)
-    else:
-        inputs = pair.processor.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
-        )
+    inputs = pair.processor.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
     ids = torch.cat([inputs.pop("input_ids"), torch.tensor([list(answer)], dtype=torch.int64)], 1)
     config = pair.target.config
-    videos = torch.eq(ids, getattr(config, "video_token_id", -1))
-    slots = torch.eq(ids, config.image_token_id) | videos
+    slots = torch.eq(ids, config.image_token_id)
     read = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
     read.pop("attention_mask", None)
     if "mm_token_type_ids" in read:
-        read["mm_token_type_ids"] = slots.int() + videos.int()
+        read["mm_token_type_ids"] = slots.int()
     output = pair.target(input_ids=ids, **read, use_cache=False, output_hidden_states=True)
     hidden = output.hidden_states
     states = torch.cat([hidden[layer][0] for layer in layout.states], -1)
@@ -92,7 +87,7 @@ def text_of(pair: Pair, layout: Layout, messages: list[dict[str, Any]], answer: 
 
 def _rows(pair: Pair, ids: Tensor, read: dict[str, Tensor]) -> Tensor:
     """Positions that the target's own code gives tokens in time, height and width, ``[3, length]``."""
-    grids = "image_grid_thw", "video_grid_thw", "second_per_grid_ts", "mm_token_type_ids"
+    grids = "image_grid_thw", "mm_token_type_ids"
     named = {name: read[name] for name in grids if name in read}
     if len(named) < 2:
         return torch.arange(ids.shape[1]).expand(3, -1)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import random
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from PIL import Image
 
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.grounding import Grounding
-from specllava.core.metrics import compare, summarise
-from specllava.core.question import Question
-from specllava.core.race_file import NamedTrace, comparison_json
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, DraftScores, TreeComparison, VariantResult
-from specllava.findings.comparison import PairedComparison, PromptResult, side_names
-from specllava.findings.forced_token import ForcedToken, Option
-from specllava.findings.replays import ReplayStep, priced, straight_costs
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from support.visual_traces import SETTING, first_steps, retexted, synthetic_race
-
-COSTS = straight_costs(one=0.004, many=0.008, level=0.0005)  # seconds of passes
+from support.visual_traces import first_steps, retexted, synthetic_race
 
 
 def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig) -> Generator[Sweep]:
@@ -31,11 +22,7 @@ def synthetic_sweep(field: str, values: Sequence[Value], config: DecodingConfig)
     yield found
     for seed, value in enumerate(values):
         lanes = synthetic_race(seed, replace(config, **{field: value}))
-        run = lanes["speculative"]
-        own = [(value, priced(map(ReplayStep.of, run.steps), COSTS))] if run.steps else []
-        found = replace(
-            found, alone=lanes["target-only"], runs=(*found.runs, (value, run)), priced=(*found.priced, *own)
-        )
+        found = replace(found, alone=lanes["target-only"], runs=(*found.runs, (value, lanes["speculative"])))
         yield found
 
 
@@ -45,10 +32,8 @@ def synthetic_drafters(names: Sequence[str], config: DecodingConfig) -> Generato
     named = dict(zip(depths, names, strict=True))
     costs = tuple((name, 0.001 * place) for place, name in enumerate(names[:-1], start=1))
     for found in synthetic_sweep("depth", depths, config):
-        runs, worth = (tuple((named[v], one) for v, one in pairs) for pairs in (found.runs, found.priced))  # type: ignore[index]
-        yield replace(
-            found, field="drafter", values=tuple(names), current=names[0], runs=runs, priced=worth, draft_pass=costs
-        )
+        runs = tuple((named[value], run) for value, run in found.runs)  # type: ignore[index]
+        yield replace(found, field="drafter", values=tuple(names), current=names[0], runs=runs, draft_pass=costs)
 
 
 def synthetic_reading(trace: DecodeTrace, seed: int) -> DraftScores:
@@ -93,43 +78,6 @@ def synthetic_grounding(
     yield replace(trace, grounding=replace(whole, grid=4, window=2, occluded=rows))
 
 
-def synthetic_forced_token(
-    config: DecodingConfig, given: Sequence[int] = (), texts: dict[int, str] | None = None, end: int = 3
-) -> ForcedToken:
-    """Two other words at every place; a forced answer says the original's last ``end`` tokens again."""
-    trace = retexted(synthetic_race(0, config)["speculative"], texts or {})
-    said = trace.token_ids
-    others = sorted(set(trace.texts) - {*trace.eos_token_ids})
-    options = tuple(
-        tuple(Option(t, trace.texts[t], 0.2, 0.1) for t in (others[p % 20], others[p % 20 + 1]) if t != said[p])
-        for p in range(len(said))
-    )
-    if not given:
-        return ForcedToken(trace, options)
-    tail = said[-end:]
-    start, alone = replace(trace.prefill, first_token=tail[0]), synthetic_race(0, config)["target-only"]
-    steps = alone.steps[len(alone.steps) - len(tail) + 1 :]
-    forced = replace(trace, forced_prefix=tuple(given), prefill=start, steps=steps)
-    return ForcedToken(trace, options, forced)
-
-
-def synthetic_against(
-    questions: Iterable[Question], count: int, a: DecodingConfig, b: DecodingConfig
-) -> Generator[PairedComparison]:
-    """A row more per question, with its race file; the finding is yielded twice, as between two steps."""
-    found = PairedComparison(*side_names(a, b, SETTING, SETTING), count, checking=(0.005, 0.02))
-    yield found
-    for number, question in enumerate(questions):
-        lanes = synthetic_race(number, a)
-        one, two = lanes["speculative"], synthetic_race(number + 100, b)["speculative"]
-        one, two = (replace(trace, prompt=question.text) for trace in (one, two))
-        packed = gzip.compress(comparison_json(NamedTrace(found.a, one), NamedTrace(found.b, two)).encode())
-        counted = (0.1 * len(one.steps), 0.12 * len(two.steps))
-        sides = summarise([one]), summarise([two])
-        row = PromptResult(question.text, question.name, *sides, compare(one, two), counted, (0.01, 0.03), packed)
-        yield found
-        found = replace(found, rows=(*found.rows, row))
-        yield found
 
 
 @dataclass(frozen=True)
@@ -138,7 +86,6 @@ class FakeLab:
 
     texts: dict[int, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    others: list[FakeLab | None] = field(default_factory=list)  # the lab of B, by comparison
 
     def _ask(self, messages: str) -> None:
         if not messages.strip():
@@ -177,21 +124,3 @@ class FakeLab:
         yield from found
         yield with_tree_comparison(end)
 
-    def forced_token(
-        self, image: Image.Image, messages: str, given: Sequence[int], config: DecodingConfig
-    ) -> Generator[ForcedToken]:
-        self._ask(messages)
-        yield synthetic_forced_token(config, given, self.texts)
-
-    def compare(
-        self,
-        questions: Iterable[Question],
-        count: int,
-        a: DecodingConfig,
-        b: DecodingConfig,
-        other: FakeLab | None = None,
-    ) -> Generator[PairedComparison]:
-        self.others.append(other)
-        for found in synthetic_against(questions, count, a, b):
-            self.asked.extend(row.prompt for row in found.rows[-1:])
-            yield found

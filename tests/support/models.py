@@ -17,7 +17,6 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.growth.cost_model import Costs
 from specllava.core.trace import DecodeTrace
 from specllava.core.tree import ROOT_PARENT, DraftTree
 from specllava.decoding import Event, stream
@@ -31,7 +30,6 @@ DraftKind = Literal["bad", "mixed", "perfect"]
 KINDS: tuple[DraftKind, ...] = ("bad", "mixed", "perfect")
 RECIPE = replace(ToyRecipe.tiny(), vocabulary=280)
 SEEDS = (0, 1)
-COSTS = Costs.fit({1: 1.0, 8: 1.5, 64: 6.0}, {1: 0.15, 8: 0.2})
 LONGEST = 24  # tokens that a reference answer has
 NOISE = 0.02  # on every weight of the mixed draft: it then gets about one more token right per step
 
@@ -75,12 +73,12 @@ def draft(kind: DraftKind, seed: int = 0) -> DraftLlava:
 
 
 def pair(kind: DraftKind | None, seed: int = 0, eos: int | list[int] | None = None) -> Pair:
-    """A tiny pair; ``eos`` ends an answer. ``None`` as ``kind``: no draft. Its costs do not depend on the machine."""
+    """A tiny pair; ``eos`` ends an answer. ``None`` as ``kind``: no draft."""
     speaker = copy.copy(target(seed))  # shares the weights
     speaker.generation_config = copy.deepcopy(speaker.generation_config)
     speaker.generation_config.eos_token_id = [] if eos is None else eos
     small = None if kind is None else draft(kind, seed)
-    return Pair("tiny", speaker, small, processor(), f"target {seed}", f"{kind} draft", costs=COSTS)
+    return Pair("tiny", speaker, small, processor(), f"target {seed}", f"{kind} draft")
 
 
 def picture(seed: int) -> Image.Image:

@@ -11,7 +11,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 from support.checkpoints import write
 from support.families import randomise, resemble, write_tokenizer
 from support.family_configs import Layout, text_fields
-from support.family_kinds import KINDS, FamilyName, token_ids
+from support.family_kinds import KINDS, TokensName, token_ids
 from support.models import seeded
 
 TextName = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3"]
@@ -23,12 +23,12 @@ class TextKind:
     """What is published with a family.
 
     Args:
-        tokens: a family that sees with the same special tokens.
+        tokens: whose special tokens it has.
         template: over messages whose contents are texts.
         fields: of the configuration, beside the sizes.
     """
 
-    tokens: FamilyName
+    tokens: TokensName
     template: str
     fields: tuple[tuple[str, Any], ...] = ()
 
@@ -57,11 +57,11 @@ PHI3 = (  # which writes no beginning, though the tokenizer has one
 )
 TEXT_KINDS: dict[TextName, TextKind] = {
     "llama": TextKind("idefics3", LLAMA3),
-    "mistral": TextKind("mistral3", INST, (("sliding_window", 12),)),
+    "mistral": TextKind("mistral", INST, (("sliding_window", 12),)),
     "qwen2": TextKind("qwen2_vl", CHATML),
     "qwen3": TextKind("qwen3_vl", CHATML),
     "gemma3_text": TextKind("gemma3", GEMMA),
-    "phi3": TextKind("llava_next_video", PHI3, (("sliding_window", 12), ("pad_token_id", 2))),
+    "phi3": TextKind("mistral", PHI3, (("sliding_window", 12), ("pad_token_id", 2))),
 }
 
 

@@ -31,7 +31,7 @@ from specllava.core.trace import (
 )
 from specllava.core.tree import DraftTree, Pruned
 from specllava.decoding import clip
-from specllava.models.media.media import Pictures, all_frames, open_media
+from specllava.models.media.media import Pictures, open_media
 from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 
@@ -253,15 +253,12 @@ class FakeBackend:
             raise ValueError("the prompt is empty")
         if messages.startswith("fail"):
             raise RuntimeError("a secret inside")
-        sizes = [f"{one.width} x {one.height} pixels" for one in all_frames(open_media(image))]
+        sizes = [f"{one.width} x {one.height} pixels" for one in open_media(image)]
         lanes = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
         lanes = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in lanes.items()}
         if config.drafter == "none":
             del lanes["speculative"]
         return self._events(lanes, messages)
-
-    def preparing(self, config: DecodingConfig) -> Generator[None]:
-        yield from ()
 
     def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
         """One lane of the race."""

@@ -119,7 +119,6 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
     seen["stopped"], seen["seconds to stop"] = ended(updates), time.monotonic() - started
     seen["refused"] = ended(race(state, settings={"max_new_tokens": 4096}))
     seen["failed"] = ended(race(state, "fail"))
-    seen["costed"] = ended(race(state, settings={"rule": "cost-aware"}))
     seen["after"] = ended(race(state))
     seen["workers"] = [values["pid"] for name, values in api.asked if name == "/allow"]
     seen["releases"] = [api.times("/schedule"), api.times("/release")]

@@ -15,7 +15,6 @@ from specllava.findings.sweep import Point, Sweep
 from visual.figures import theme
 from visual.figures.chart import LEGEND, Chart, finite, panel
 
-COUNTED = "Speed-ups are counted passes at the costs measured here, whatever else runs; the table has the clock's."
 ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens per target pass more."
 LABEL_POSITIONS = ("middle left", "middle left", "top center", "bottom center", "middle right", "middle right")  # by τ
 UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "depth": " levels", "nodes": " nodes"}
@@ -25,7 +24,7 @@ COLOURS: Final = ("#4c78a8", "#e4572e", "#54a24b", "#b279a2", "#9d755d", "#72b7b
 SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
 DEEPEST: Final = 8  # levels in the chart of acceptance: below them few guesses are judged
 SHOWN: Final = 3  # levels in the table
-SPEED_COLUMNS: Final = ("Tokens per target pass (τ)", "Speed-up, counted", "By the clock")
+SPEED_COLUMNS: Final = ("Tokens per target pass (τ)", "Speed-up")
 POINT_COLUMNS: Final = (*SPEED_COLUMNS, "Drafted", "Accepted", "Target passes", "Same tokens")
 DRAFTER_COLUMNS: Final = (
     "Drafter", *SPEED_COLUMNS, "ms per token", "Draft pass, ms", "Draft reads the prompt, ms",
@@ -60,7 +59,7 @@ def rules_chart(found: Sweep) -> Chart:
 
 def _add_point(figure: go.Figure, point: Point, name: str, marker: Mapping[str, object], **more: object) -> None:
     figure.add_scatter(
-        x=[round(point.summary.tau, 3)], y=[finite(point.worth)], name=name, marker=marker, cliponaxis=False,
+        x=[round(point.summary.tau, 3)], y=[finite(point.speedup)], name=name, marker=marker, cliponaxis=False,
         hovertemplate="τ %{x:.2f}, %{y:.2f}×", **more,
     )  # fmt: skip
 
@@ -75,20 +74,20 @@ def _name(found: Sweep, point: Point) -> str:
 
 def _fastest_and_longest(found: Sweep) -> tuple[Point, Point] | None:
     """Return the points of the largest speed-up and of the largest τ; ``None`` before the first."""
-    points = [point for point in found.points if not math.isnan(point.worth)]
+    points = [point for point in found.points if not math.isnan(point.speedup)]
     if not points:
         return None
-    return max(points, key=lambda point: point.worth), max(points, key=lambda point: point.summary.tau)
+    return max(points, key=lambda point: point.speedup), max(points, key=lambda point: point.summary.tau)
 
 
 def _describe_fastest(point: Point, unit: str = "") -> str:
-    bring = f"{point.worth:.1f}× with {point.summary.tau:.1f} tokens per target pass. "
+    bring = f"{point.speedup:.1f}× with {point.summary.tau:.1f} tokens per target pass. "
     return f"{_superlative(point)}: {_value(point, unit)}, {bring}"
 
 
 def _superlative(point: Point) -> str:
     """Introduce the point of the largest speed-up; the target alone, at 1.0×, is in the same chart."""
-    shown = round(point.worth, 1)
+    shown = round(point.speedup, 1)
     if shown > 1:
         return "Fastest here"
     return f"{'As' if shown == 1 else 'None is as'} fast as the target alone; best here"
@@ -115,11 +114,11 @@ def _rules_answer(found: Sweep) -> str:
     if _brings_more(longest, fastest):
         answer += (
             f"More tokens per target pass is not faster by itself: {longest.value} has {longest.summary.tau:.1f},"
-            f" and {longest.worth:.1f}×. "
+            f" and {longest.speedup:.1f}×. "
         )
     else:
         answer += "No other rule has more tokens per target pass. "
-    return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
+    return f"{answer}{_sameness_sentence(found)} {ONE_RUN}"
 
 
 def sweep_chart(found: Sweep) -> Chart:
@@ -127,7 +126,7 @@ def sweep_chart(found: Sweep) -> Chart:
     name, unit = found.field.replace("_", " "), UNITS.get(found.field, "")
     measures = (
         (TAU, lambda point: round(point.summary.tau, 3), theme.TARGET),
-        (WORTH, lambda point: finite(point.worth), theme.ACCEPTED),
+        (WORTH, lambda point: finite(point.speedup), theme.ACCEPTED),
     )
     figures = []
     for up, read, colour in measures:
@@ -155,24 +154,19 @@ def _sweep_answer(found: Sweep, unit: str) -> str:
     answer = _describe_fastest(fastest, unit)
     if _brings_more(longest, fastest):
         answer += f"Most tokens per target pass: {longest.summary.tau:.1f}, first reached at {longest.value:g}{unit}. "
-    yours = next((p for p in found.points if p.value == found.current and not math.isnan(p.worth)), None)
+    yours = next((p for p in found.points if p.value == found.current and not math.isnan(p.speedup)), None)
     if yours is not None and yours is not fastest:
-        answer += f"Yours, {yours.value:g}: {yours.worth:.1f}× with {yours.summary.tau:.1f} tokens per target pass. "
+        answer += f"Yours, {yours.value:g}: {yours.speedup:.1f}× with {yours.summary.tau:.1f} tokens per target pass. "
     elif yours is not None:
         answer += "That is your setting. "
-    return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
-
-
-def _how_timed(found: Sweep) -> str:
-    """Say what the speed-ups of a sweep rest on."""
-    return ONE_RUN if any(math.isnan(point.counted) for point in found.points) else COUNTED
+    return f"{answer}{_sameness_sentence(found)} {ONE_RUN}"
 
 
 def _point_rows(found: Sweep) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (
             _name(found, point), f"{point.summary.tau:.2f}",
-            _times(point.counted), _times(point.speedup), str(point.summary.drafted),
+            _times(point.speedup), str(point.summary.drafted),
             str(point.summary.accepted), str(point.summary.target_passes),
             _same_tokens(point),
         )
@@ -228,8 +222,9 @@ def _drafters_answer(found: Sweep) -> str:
     fastest, longest = best
     answer = _describe_fastest(fastest)
     if _brings_more(longest, fastest):
-        answer += f"Most tokens per target pass: {longest.value}, {longest.summary.tau:.1f}, and {longest.worth:.1f}×. "
-    return f"{answer}{_sameness_sentence(found)} {_how_timed(found)}"
+        most = f"{longest.value}, {longest.summary.tau:.1f}, and {longest.speedup:.1f}×"
+        answer += f"Most tokens per target pass: {most}. "
+    return f"{answer}{_sameness_sentence(found)} {ONE_RUN}"
 
 
 def _drafter_row(found: Sweep, point: Point, trace: DecodeTrace) -> tuple[str, ...]:
@@ -237,7 +232,7 @@ def _drafter_row(found: Sweep, point: Point, trace: DecodeTrace) -> tuple[str, .
     shares = _acceptance(trace, SHOWN)
     emitted = sum(len(step.emitted) for step in trace.steps)
     return (
-        _name(found, point), f"{point.summary.tau:.2f}", _times(point.counted), _times(point.speedup),
+        _name(found, point), f"{point.summary.tau:.2f}", _times(point.speedup),
         f"{1000 * trace.decode_seconds / emitted:.2f}", "–" if cost is None else f"{1000 * cost:.2f}",
         "–" if cost is None else f"{1000 * trace.prefill.draft_seconds:.1f}",
         " · ".join("–" if share is None else f"{share:.2f}" for share in shares) or "–",

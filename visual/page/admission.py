@@ -36,7 +36,6 @@ from visual.page.request_bodies import (
     CallBodies,
     UploadBody,
     check_session,
-    check_values,
     remove_partial_files,
 )
 from visual.page.runs import is_awaited
@@ -117,13 +116,11 @@ class Admission:
 
     Args:
         page: whose handlers are called.
-        tools: the endpoints are served as MCP tools, too, whose calls may hold a picture.
     """
 
-    def __init__(self, app: ASGIApp, page: gr.Blocks, limits: Limits, tools: bool = False) -> None:
-        self._app, self._page, self._tools = app, page, tools
+    def __init__(self, app: ASGIApp, page: gr.Blocks, limits: Limits) -> None:
+        self._app, self._page = app, page
         self._bodies = CallBodies(page, limits)
-        self._most_bytes = limits.upload_bytes + ENVELOPE
         self._most_uploaded = limits.question_bytes + ENVELOPE
         self._runs = RunRate("runs", limits.runs_per_minute)
         self._events = RunRate("events", limits.events_per_minute)
@@ -168,17 +165,13 @@ class Admission:
             _check_length(length, self._most_uploaded)
             self._uploads.begin(address)
             return UploadBody(receive, headers.get("content-type", ""), self._most_uploaded).receive, nullcontext()
-        tools = self._tools and path.endswith("/gradio_api/mcp")
-        most = self._most_bytes if tools else self._bodies.most_bytes
+        most = self._bodies.most_bytes
         _check_length(length, most)
         if not length.isdecimal() and scope["method"] == "POST":
             raise _refusal(411, "a request whose length is not given is not read: send Content-Length")
         rate = self._runs if path.endswith("/queue/join") or "/call/" in path else self._events
         rate.begin(address)
         body = await _read(receive, most)
-        if tools:
-            check_values(body)
-            return _again(body, receive), nullcontext()  # what a tool is given is checked as the call that it makes
         slot = await self._check_body(body, path, address) if body else nullcontext()
         return _again(body, receive), slot
 

@@ -22,7 +22,6 @@ from gradio.events import api
 from gradio_client.utils import is_file_obj_with_meta
 from pydantic import ValidationError
 
-from specllava.core.acceptance import trace_acceptance
 from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals, compare, speedup, summarise
@@ -31,12 +30,12 @@ from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.admission import RunRate, check_early
 from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, check_options, limit_option
-from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PRECISION, ModelChoices, chosen_models, read_models
+from visual.page.model_choice import DRAFT, OWN, DraftChoices, chosen_models, read_draft
 from visual.page.notices import text_of
 from visual.page.pictures import NoPicture, PictureSource
 from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_requests import RunRequest, RunRequests
-from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, prepared, run_updates, session_of, watch_call
+from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, run_updates, session_of, watch_call
 from visual.page.uploads import uploaded_pictures
 from visual.player.bounds import shorten_question
 from visual.player.frames import Ending
@@ -68,7 +67,6 @@ class Answer(TypedDict):
     """An answer of one lane, of ``/generate``.
 
     ``seconds`` is decoding on the lane's own clock, the prompt's pass apart; ``tau`` is tokens per target pass.
-    ``metrics`` holds acceptance by vLLM's names; its ``speculative_decoding`` is null where nothing was drafted.
     """
 
     answer: str
@@ -77,7 +75,6 @@ class Answer(TypedDict):
     tau: float | None
     seconds: float
     ended: str | None
-    metrics: dict[str, Any]
 
 
 class Compared(TypedDict):
@@ -104,7 +101,6 @@ def answer_of(trace: DecodeTrace, ended: Ending | None) -> Answer:
     return Answer(
         answer=trace.text, tokens=totals.tokens, passes=totals.target_passes, tau=_number(totals.tau),
         seconds=totals.decode_seconds, ended=ended,
-        metrics={"speculative_decoding": trace_acceptance([trace]).as_json()},
     )  # fmt: skip
 
 
@@ -240,14 +236,13 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
     is_wanted = watch_call()
 
     def start(inputs: RunInputs) -> CallRun:
-        backend = state.backend_on(inputs.models)
+        backend = state.backend_with(inputs.draft)
         absent = speculation_off(backend.info, inputs.config)
         if absent and not endpoint.alone:
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         begin = backend.answer if endpoint.alone else backend.race
-        picture, preparing = inputs.picture.open(), backend.preparing(config)
-        events = prepared(preparing, lambda: begin(picture, inputs.question, config))
+        events = begin(inputs.picture.open(), inputs.question, config)
         return CallRun(endpoint, backend, events, is_wanted, leave)
 
     return RunKind(endpoint.name, "the call", "", RunRequest, start)
@@ -256,7 +251,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
 def _handler(endpoint: Endpoint, state: AppState, rate: RunRate) -> Callable[..., Any]:
     """Make what answers a call: a generator where answers are streamed, otherwise a function."""
 
-    names = [*FIELDS, *_model_parameters(state.choices), MORE]
+    names = [*FIELDS, *_draft_parameter(state.choices), MORE]
 
     def answers(request: gr.Request, image: Any, question: Any, *options: Any) -> Generator[Any]:
         try:
@@ -312,7 +307,7 @@ def _request(image: Any, question: Any, options: dict[str, Any], state: AppState
             raise ValueError(f"the drafter {options['drafter']} uses no draft model: leave draft or drafter out")
         options["drafter"] = f"{DRAFT}{draft}"
     images = [image, *_check_list(options.pop(MORE))]
-    chosen_models(state.others, read_models(options))
+    chosen_models(state.others, read_draft(options))
     return RunRequest(_pictures(images, state.limits), shorten_question(question), options)
 
 
@@ -331,14 +326,11 @@ def _pictures(images: Sequence[Any], limits: Limits) -> PictureSource:
     return uploaded_pictures([Path(str(image["path"])) for image in images], limits)
 
 
-def _model_parameters(choices: ModelChoices) -> dict[str, tuple[str, str]]:
-    """Return the parameters that choose models, where there is a choice: default, and what they are."""
-    found = {}
-    if choices.drafts:
-        found["draft"] = choices.own, f"the draft model, for the drafter model: {' or '.join(choices.all_drafts())}"
-    if choices.precisions:
-        found[PRECISION] = AS_STARTED, f"of both models: {' or '.join((AS_STARTED, *choices.precisions))}"
-    return found
+def _draft_parameter(choices: DraftChoices) -> dict[str, tuple[str, str]]:
+    """Return the parameter that chooses a draft, where there is a choice: default, and what it is."""
+    if not choices.drafts:
+        return {}
+    return {"draft": (choices.own, f"the draft model, for the drafter model: {' or '.join(choices.all_drafts())}")}
 
 
 def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) -> Callable[..., Any]:
@@ -355,7 +347,7 @@ def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) 
         listed = list(default) if isinstance(default, tuple) else default
         parameters.append(Parameter(name, kind, default=listed, annotation=_plain_type(info.annotation)))
         lines.append(f"    {name}: {info.title}. {info.description}")
-    for name, (usual, about) in _model_parameters(state.choices).items():
+    for name, (usual, about) in _draft_parameter(state.choices).items():
         parameters.append(Parameter(name, kind, default=usual, annotation=str))
         lines.append(f"    {name}: {about}")
     parameters.append(Parameter(MORE, kind, default=[], annotation=list[PictureFile]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from specllava.core.limits import Limits
 from specllava.core.trace import RunInfo
 from visual.page.dialogue import Dialogues, TurnParts
-from visual.page.model_choice import AS_STARTED, Chosen, ModelChoices, chosen_models
+from visual.page.model_choice import DraftChoices, chosen_models
 from visual.page.run_requests import RunRequests
 from visual.page.uploads import UploadStore
 from visual.player.lessons import Lesson
@@ -30,7 +30,7 @@ log = logging.getLogger("specllava.page")
 
 @dataclass(frozen=True)
 class Models:
-    """Models that a visitor may choose instead of the page's own; each part is made at its first use.
+    """The target with another draft that a visitor may choose; each part is made at its first use.
 
     Args:
         backend, lab, chat: as of :class:`AppState` and its dialogues.
@@ -47,7 +47,7 @@ class AppState:
 
     Args:
         backend: waits for the models; raises if they could not be loaded.
-        recorded: races to show before anything runs; the first is the first paint.
+        recorded: races to show before anything runs; the first is what the page opens with.
         pair: preset that the page was started with; "" if it is none.
         requests: races and experiments that wait or run.
         opened: a race from a file, to show before the recorded ones.
@@ -55,7 +55,7 @@ class AppState:
         code: address of the project's files, for links; empty if none is known.
         lab: waits for the models; without it the page has no lab.
         dialogues: of the visitors; without them no question is a follow-up.
-        others: models to choose instead of these.
+        others: the target with other drafts, by the draft's name.
         choices: what these are called.
         launched: set once the page is served.
         uploads: of the visitors.
@@ -70,8 +70,8 @@ class AppState:
     code: str = ""
     lab: Callable[[], Lab] | None = None
     dialogues: Dialogues | None = None
-    others: Mapping[Chosen, Models] = field(default_factory=dict)
-    choices: ModelChoices = field(default_factory=ModelChoices)
+    others: Mapping[str, Models] = field(default_factory=dict)
+    choices: DraftChoices = field(default_factory=DraftChoices)
     launched: Event = field(default_factory=Event)
     uploads: UploadStore = field(default_factory=UploadStore)
 
@@ -80,28 +80,25 @@ class AppState:
         """What runs and files are held to."""
         return self.requests.limits
 
-    def backend_on(self, chosen: Chosen) -> Pair | ZeroGPUPair:
-        """Return the pair that was chosen, once it is loaded.
+    def backend_with(self, draft: str) -> Pair | ZeroGPUPair:
+        """Return the pair with the draft that was chosen, once it is loaded.
 
         Raises:
             ValueError: there is none of that name.
         """
-        models = chosen_models(self.others, chosen)
+        models = chosen_models(self.others, draft)
         return (models.backend if models else self.backend)()
 
-    def lab_on(self, chosen: Chosen) -> Lab:
-        """Return the experiments on the models that were chosen; otherwise as :meth:`backend_on`."""
-        models = chosen_models(self.others, chosen)
+    def lab_with(self, draft: str) -> Lab:
+        """Return the experiments with the draft that was chosen; otherwise as :meth:`backend_with`."""
+        models = chosen_models(self.others, draft)
         lab = models.lab if models else self.lab
         assert lab is not None  # a page without a lab has no experiment to run
         return lab()
 
-    def labs(self, chosen: Chosen) -> dict[str, Lab]:
-        """Return the experiments with each draft of the target, by its name, in the precision that was chosen."""
-        if chosen.pair != AS_STARTED:
-            return {chosen.pair: self.lab_on(chosen)}
-        drafts = self.choices.all_drafts().items()
-        return {name: self.lab_on(replace(chosen, draft=draft)) for name, draft in drafts}
+    def labs(self) -> dict[str, Lab]:
+        """Return the experiments with each draft of the target, by its name."""
+        return {name: self.lab_with(draft) for name, draft in self.choices.all_drafts().items()}
 
     @property
     def first(self) -> Recorded | None:

@@ -6,7 +6,6 @@ change the server says which options count, what they come to, and what it refus
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_origin
@@ -16,33 +15,31 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import MAX_CHILDREN, MAX_GUESSES, DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.core.config import DecodingConfig, Usual, few_errors, one_line, options_read
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.core.limits import Limits
 from specllava.drafters import DRAFTER_INFOS
-from visual.page.model_choice import AS_STARTED, DRAFT, OWN, PAIR, PRECISION, ModelChoices, read_models
+from visual.page.model_choice import DRAFT, OWN, DraftChoices, read_draft
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
 
 Settings = Mapping[str, Any]
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
-MODULES: Final = ("settings.js", "draw_tree.js", "pair_choice.js")
+MODULES: Final = ("settings.js",)
 MOUNT: Final = """
-loaded.then(({ settings, draw_tree, pair_choice }) =>
-  settings.mount({ element, props, watch, server, editors: { shape: draw_tree.createTreeEditor }, pair_choice }));
+loaded.then(({ settings }) => settings.mount({ element, props, watch, server }));
 """
 CHOICES: Final = {
     "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
     "rule": {name: info.help for name, info in RULE_INFOS.items()},
     "children": {"best": "the draft's best", "drawn": "drawn from the draft without replacement"},
-    "verifier": {"token": "token by token from the root (Sequoia)", "traversal": "branch by branch from the leaves"},
 }
 COUNTS: Final = {  # by option that is a number: the limit that holds for it
     "max_new_tokens": "new_tokens", "depth": "depth", "nodes": "nodes", "width": "width", "max_branches": "branches",
 }  # fmt: skip
-LISTS: Final = {"branching": "list_items", "rank_acceptance": "list_items", "shape": "nodes"}
+LISTS: Final = ("branching", "rank_acceptance")
 
 
 @dataclass(frozen=True)
@@ -67,17 +64,16 @@ PRESETS: Final = (
         "EAGLE-2", "A wide tree everywhere, doubt or not: more guesses are checked, and each pass costs more.",
         eagle2_tree(7, 10, 60),
     ),
-    SettingsPreset("cost-aware", "Guesses only where that saves more time than it costs here.", {"rule": "cost-aware"}),
 )  # fmt: skip
 MEASURED: Final = "The tree with which others measured this draft."
 
 
-def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits | None = None) -> gr.HTML:
+def settings_drawer(run: str, drafts: DraftChoices | None = None, limits: Limits | None = None) -> gr.HTML:
     """Build the button, the summary and the drawer with the presets and a control per option.
 
     Args:
         run: selector of the button that runs with these settings.
-        models: choices besides the models that the page was started with.
+        drafts: to choose from.
         limits: of the page, which the form shows and offers no default beyond.
     """
     bounds = limits or Limits()
@@ -85,28 +81,20 @@ def settings_drawer(run: str, models: ModelChoices | None = None, limits: Limits
     def described(settings: Settings) -> dict[str, Any]:
         return described_settings(settings, bounds)
 
-    choices, tree = models or ModelChoices(), _tree_options()
+    choices, tree = drafts or DraftChoices(), _tree_options()
     usual = {name: _plain(limit_option(name, info.default, bounds)) for name, info in FIELDS.items()}
     unchanged = {name: usual[name] for name in tree}
     defaults = usual | {name: _plain(limit_option(name, value, bounds)) for name, value in choices.tree.items()}
     known = (*([SettingsPreset("as measured", MEASURED, choices.tree)] if choices.tree else []), *PRESETS)
-    defaults |= {PRECISION: AS_STARTED} if choices.precisions else {}
-    defaults |= {PAIR: AS_STARTED} if choices.pairs else {}
-    of_models = [_precision_option(choices)] if choices.precisions else []
-    of_models += [{"name": PAIR, "title": "Another pair", "loads": True}] if choices.pairs else []
-
-    def pairs(_: Any) -> list[dict[str, Any]]:  # gradio hands every such function a value
-        return choices.pairs() if choices.pairs else []
 
     return gr.HTML(**component_arguments(
-        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described, pairs],
+        "settings.html", MODULES, MOUNT, defaults, elem_id="settings", server_functions=[described],
         run=run, described=described(defaults), groups=[
             {"title": "The tree", "options": [
                 _drafter_option(choices) if name == "drafter" else _option(name, bounds)
                 for name in FIELDS if name in tree
             ]},
             {"title": "The answer", "options": [_option(name, bounds) for name in FIELDS if name not in tree]},
-            *([{"title": "The models", "options": of_models}] if of_models else []),
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
@@ -123,7 +111,7 @@ def decoding_config(settings: Settings | None, limits: Limits | None = None) -> 
         OptionRefused: a value beyond the page's limits.
         ValueError: a browser sent something else than settings.
     """
-    given = {name: value for name, value in _check_mapping(settings).items() if name not in (PRECISION, PAIR)}
+    given = dict(_check_mapping(settings))
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
@@ -138,13 +126,8 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     refused = {}
     try:
         settings = _check_mapping(settings)
-        models = read_models(settings)
-        draft = None if models.draft == OWN else models.draft
-        summary = settings_summary(decoding_config(settings, limits), draft=draft)
-        if models.precision != AS_STARTED:
-            summary += f" · {models.precision}"
-        if models.pair != AS_STARTED:
-            summary = f"{models.pair} · {summary}"
+        draft = read_draft(settings)
+        summary = settings_summary(decoding_config(settings, limits), draft=None if draft == OWN else draft)
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
@@ -155,8 +138,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         summary = f"Please change the settings: {refusal}"
     except ValueError as refusal:
         return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
-    read = {*_read(settings), PAIR} | ({PRECISION} if read_models(settings).pair == AS_STARTED else set())
-    return {"summary": summary, "read": sorted(read), "refused": refused}
+    return {"summary": summary, "read": sorted(_read(settings)), "refused": refused}
 
 
 class OptionRefused(ValueError):
@@ -183,7 +165,7 @@ def check_options(config: DecodingConfig, limits: Limits) -> None:
     Raises:
         OptionRefused: the first such option.
     """
-    read = options_read(config.drafter, config.rule, config.temperature, config.children)
+    read = options_read(config.drafter, config.rule, config.temperature)
     for option, what, value, most in _sizes(config, limits):
         if option in read and value > most:
             raise OptionRefused(option, what, value, most)
@@ -193,10 +175,9 @@ def _sizes(config: DecodingConfig, limits: Limits) -> Iterator[tuple[str, str, i
     """Yield each option that has a limit: its name, what is counted, how much that is, and the limit."""
     for name, limit in COUNTS.items():
         yield name, "", getattr(config, name), getattr(limits, limit)
-    for name, limit in LISTS.items():
-        yield name, "the length of ", len(getattr(config, name)), getattr(limits, limit)
+    for name in LISTS:
+        yield name, "the length of ", len(getattr(config, name)), limits.list_items
     yield "branching", "the largest of ", max(config.branching), limits.branches
-    yield "shape", "the most children in ", max(Counter(config.shape).values()), limits.branches
 
 
 def _check_mapping(settings: Settings | None) -> Settings:
@@ -207,17 +188,15 @@ def _check_mapping(settings: Settings | None) -> Settings:
 
 def _read(settings: Settings) -> frozenset[str]:
     """Return the options that decoding with these settings reads; they may be anything that a browser sent."""
-    rule, temperature, children = (
-        settings.get(name, FIELDS[name].default) for name in ("rule", "temperature", "children")
-    )
+    rule, temperature = (settings.get(name, FIELDS[name].default) for name in ("rule", "temperature"))
     warm = temperature if isinstance(temperature, int | float) else 0.0
-    return options_read(str(_drafter(settings)), str(rule), warm, str(children))
+    return options_read(str(_drafter(settings)), str(rule), warm)
 
 
 def _drafter(settings: Settings) -> Any:
     """Return the drafter of settings: one of the target's drafts is the drafter ``model`` of a pair of its own."""
     drafter = settings.get("drafter", FIELDS["drafter"].default)
-    return "model" if read_models({"drafter": drafter}).draft != OWN else drafter
+    return "model" if read_draft({"drafter": drafter}) != OWN else drafter
 
 
 def _tree_options() -> set[str]:
@@ -227,19 +206,14 @@ def _tree_options() -> set[str]:
     return {"drafter", *drafters, *rules} - {"children"}
 
 
-def _drafter_option(models: ModelChoices) -> dict[str, Any]:
+def _drafter_option(drafts: DraftChoices) -> dict[str, Any]:
     """Describe the choice of who guesses: all drafts of the target, and the drafters that need none."""
     option = _option("drafter")
     own, *others = option["choices"]
-    if models.own:
-        own = {**own, "title": models.own, "help": models.about}
-    drafts = [{"name": DRAFT + name, "title": name, "help": about} for name, about in models.drafts.items()]
-    return option | {"choices": [own, *drafts, *others]}
-
-
-def _precision_option(models: ModelChoices) -> dict[str, Any]:
-    about = {AS_STARTED: "as the page was started", **models.precisions}
-    return {"name": PRECISION, "title": "Precision", "choices": [{"name": n, "help": h} for n, h in about.items()]}
+    if drafts.own:
+        own = {**own, "title": drafts.own, "help": drafts.about}
+    named = [{"name": DRAFT + name, "title": name, "help": about} for name, about in drafts.drafts.items()]
+    return option | {"choices": [own, *named, *others]}
 
 
 def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
@@ -249,8 +223,6 @@ def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
         choices = [{"name": choice, "help": about} for choice, about in CHOICES[name].items()]
         return {"name": name, "title": info.title, "choices": choices}
     about = {"name": name, "title": info.title, "help": info.description}
-    if name == "shape":
-        return about | {"most": {"guesses": MAX_GUESSES, "children": MAX_CHILDREN}}
     if _is_list(info):
         return about
     low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))

@@ -16,11 +16,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
+from PIL import Image
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from specllava.models.media.images import open_image
-from specllava.models.media.media import Media, all_frames, open_media
+from specllava.models.media.media import open_media
 from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, PictureSource, address_of, image_bytes
 from visual.page.runs import QUICK
@@ -39,7 +40,7 @@ LOST: Final = "your dialogue is no longer kept: press Run to begin another"
 NONE_YET: Final = "there is no dialogue to go on with: press Run the race first"
 KEEP, OVER = -1, -2  # instead of a turn's number: give the edit up, begin a new dialogue
 
-TurnParts = tuple[str, tuple[Media, ...], DecodeTrace, DecodeTrace | None]
+TurnParts = tuple[str, tuple[Image.Image, ...], DecodeTrace, DecodeTrace | None]
 
 
 @dataclass(eq=False)
@@ -63,19 +64,18 @@ class Dialogue:
     edited: int | None = None
     sources: list[PictureSource | None] = field(default_factory=list)
     models: str = ""
-    past: Sequence[Turn] = ()
     own: bool = False
     counted: int = field(default=0, init=False)  # bytes, when it was last stored
 
     @property
     def turns(self) -> Sequence[Turn]:
         """The questions and answers given here."""
-        return self.past if self.chat is None else self.chat.turns
+        return () if self.chat is None else self.chat.turns
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to go on from."""
-        return self.recorded is None and self.chat is None and not self.past
+        return self.recorded is None and self.chat is None
 
     @property
     def nbytes(self) -> int:
@@ -83,13 +83,9 @@ class Dialogue:
         traces = [trace for turn in self.turns for trace in (turn.trace, turn.alone) if trace is not None]
         if self.recorded is not None and self.own:
             traces += [trace for one in self.recorded.turns for trace in one.traces]
-        media = [one for turn in self.turns for one in all_frames(turn.media)]
+        media = [one for turn in self.turns for one in turn.media]
         pictures = sum(one.nbytes for one in self.sources if one is not None) + sum(map(image_bytes, media))
         return DIALOGUE_BYTES + sum(map(_trace_bytes, traces)) + pictures
-
-    def put_down(self) -> None:
-        """Let go of the models; the turns stay."""
-        self.past, self.chat = self.turns, None
 
     def edit(self, turn: int) -> tuple[str, PictureSource | None]:
         """Let the next question replace a turn. Return that turn's question and picture.
@@ -98,7 +94,7 @@ class Dialogue:
             ValueError: there is no such turn.
         """
         asked = [one.prompt for one in self.recorded.turns] if self.recorded else []
-        if self.chat is not None or self.past:
+        if self.chat is not None:
             asked = [one.text for one in self.turns]
         if not 0 <= turn < len(asked):
             raise ValueError(f"the dialogue has {len(asked)} turns, and no turn {turn + 1} to edit")
@@ -111,9 +107,9 @@ class Dialogue:
         Raises:
             ValueError: a race that cannot be gone on from.
         """
-        if self.chat is None and not self.past:
+        if self.chat is None:
             self.chat = make([] if self.recorded is None else _turn_parts(self.recorded))
-        elif self.chat is None or models != self.models:
+        elif models != self.models:
             self.chat = make([(turn.text, turn.media, turn.trace, turn.alone) for turn in self.turns])
         self.models = models
         return self.chat
@@ -220,13 +216,6 @@ class Dialogues:
             dialogue.edited = None
             return "", None
         return dialogue.edit(turn)
-
-    def put_down(self, models: str) -> None:
-        """Let go of models in all dialogues, which go on with their next question if the models are there again."""
-        with self._lock:
-            for dialogue in self._dialogues.values():
-                if dialogue.models == models:
-                    dialogue.put_down()
 
     def leave(self, session: str) -> None:
         """Forget the dialogue of a session."""

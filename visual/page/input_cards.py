@@ -12,31 +12,22 @@ import gradio as gr
 
 from specllava.core.limits import Limits
 from specllava.core.scenes import Split
-from specllava.models.media.video_file import SUFFIXES
 from visual.page import widgets
 from visual.page.controls import settings_drawer
-from visual.page.model_choice import ModelChoices
-from visual.page.notices import info, notice_arguments
+from visual.page.model_choice import DraftChoices
+from visual.page.notices import notice_arguments
 from visual.page.pictures import SEEN, Picture, family_of, new_scene
 from visual.page.runs import QUICK
-from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint, upload_types
+from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded, titles
 
 SHOWN_EXAMPLES = 8
 SCENES: Final[dict[str, Split]] = {"New scene": "train", "Strange scene": "held-out"}
-# Decoding a video takes a moment, in which there would be no other notice.
-READING = f"""
-(files) => (files ?? []).some(({{ path }}) => {json.dumps(SUFFIXES)}.some((end) => path.toLowerCase().endsWith(end)))
-  ? {json.dumps(info("The video is being read."))} : ""
-"""
 CLOSE_LESSONS = "() => document.querySelector('.learn-card button.label-wrap.open')?.click()"
-# Run waits for a question; while Stop is on, Run stays off. The race on show may be about another question.
+# Run waits for a question; while Stop is on, Run stays off.
 ASKED = """
-(question) => {
-  document.dispatchEvent(new CustomEvent("asked", { detail: question }));
-  return { __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled };
-}
+(question) => ({ __type__: "update", interactive: /\\S/.test(question) && document.querySelector("#stop").disabled })
 """
 
 
@@ -92,9 +83,8 @@ def picture_card(
         with gr.Row(elem_classes="chips"):
             scenes = [gr.Button(name, size="sm", elem_classes="pill") for name in SCENES if family_of(pair) in SEEN]
             upload = gr.UploadButton(
-                "Upload", size="sm", file_types=upload_types(), file_count="multiple", elem_classes="pill",
-                elem_id="upload",
-            )  # fmt: skip
+                "Upload", size="sm", file_types=["image"], file_count="multiple", elem_classes="pill", elem_id="upload"
+            )
             race_file = gr.UploadButton(
                 "Open a race file", size="sm", file_types=[".json"], elem_classes="pill", elem_id="open-race"
             )
@@ -113,7 +103,6 @@ def picture_card(
         return draw
 
     without.click(lambda: (NONE, None, ""), None, changed, **QUICK)
-    upload.upload(None, None, notice, js=READING, api_visibility="private")
     upload.upload(read, upload, changed, **QUICK)
     for button, split in zip(scenes, SCENES.values(), strict=False):
         button.click(drawing(split), None, changed, **QUICK)
@@ -122,18 +111,18 @@ def picture_card(
 
 def question_card(
     first: str,
-    suggestions: Mapping[str, Mapping[str, str]],
+    suggestions: Mapping[str, str],
     notice: gr.HTML,
     follow_id: str | None = None,
-    models: ModelChoices | None = None,
+    drafts: DraftChoices | None = None,
     limits: Limits | None = None,
 ) -> QuestionCard:
     """Build the card with the question, suggestions that fill it in, and the settings.
 
     Args:
-        suggestions: by pair, the page's own first; questions by what their button says. Those of the chosen one show.
+        suggestions: questions by what their button says.
         follow_id: id of the button that asks a follow-up; without one there is no such button.
-        models, limits: as of :func:`visual.page.controls.settings_drawer`.
+        drafts, limits: as of :func:`visual.page.controls.settings_drawer`.
     """
     with gr.Column(elem_classes="card question-card"):
         question = gr.Textbox(
@@ -141,16 +130,15 @@ def question_card(
             max_lines=5, max_length=(limits or Limits()).prompt_characters, placeholder="Ask about the picture",
             elem_id="question",
         )  # fmt: skip
-        for number, (pair, asked) in enumerate(suggestions.items()):
-            with gr.Row(elem_classes=f"chips suggestions{' of-another' if number else ''}", elem_id=f"suggest-{pair}"):
-                for name, suggestion in asked.items():
-                    chip = gr.Button(name, size="sm", elem_classes="pill")
-                    chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
+        with gr.Row(elem_classes="chips suggestions"):
+            for name, suggestion in suggestions.items():
+                chip = gr.Button(name, size="sm", elem_classes="pill")
+                chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
         with gr.Row(elem_classes="actions"):
             run = gr.Button("Run", variant="primary", elem_id="run", min_width=60)
             follow = gr.Button("Follow up", elem_id=follow_id, min_width=60) if follow_id else None
             stop = gr.Button("Stop", interactive=False, elem_id="stop", min_width=50)
-            settings = settings_drawer("#run", models, limits)
+            settings = settings_drawer("#run", drafts, limits)
         notice.render()
     question.change(None, question, run, js=ASKED, api_visibility="private")
     return QuestionCard(question, run, stop, settings, follow)

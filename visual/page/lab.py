@@ -20,7 +20,6 @@ from visual.page.lab_views import (
     View,
     distillation_view,
     drafters_view,
-    forced_token_view,
     grounding_view,
     image_ablation_view,
     rules_view,
@@ -38,11 +37,8 @@ from visual.player.static_files import PLOTLY_JS
 if TYPE_CHECKING:
     from specllava.lab import Lab
 
-MODULES = ("charts.js", "player.js", "compared.js", "files.js", "tables.js", "lab.js")
-MOUNT = """
-loaded.then((modules) =>
-  modules.lab.mount({ element, props, watch, modules, choose: (given) => trigger("select", { given }) }));
-"""
+MODULES = ("charts.js", "player.js", "compared.js", "lab.js")
+MOUNT = "loaded.then((modules) => modules.lab.mount({ element, props, watch, modules }));"
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,6 @@ class Experiment:
         control: builds the control that only this card has, and returns what holds its value.
         read: returns that input as a click requests it, of the control's value.
         prepare: returns that input as the run takes it; a ``ValueError`` says what the visitor can change.
-        on_token: a click on a token of the player or of the result starts it too.
     """
 
     name: str
@@ -65,9 +60,8 @@ class Experiment:
     start: Callable[[Lab, Pictures, str, Any, DecodingConfig], Generator[Any]]
     view: Callable[[Any], tuple[str, View]]
     control: Callable[[AppState], Any] = lambda state: gr.State([])
-    read: Callable[[AppState, gr.EventData, Any], Any] = lambda state, event, value: value
+    read: Callable[[AppState, Any], Any] = lambda state, value: value
     prepare: Callable[[AppState, RunInputs], Any] = lambda state, inputs: inputs.more
-    on_token: bool = False
 
 
 # --- controls and inputs of single experiments ----------------------------------------------------------------------
@@ -93,27 +87,8 @@ def _other_picture(state: AppState) -> gr.HTML:
     return reference
 
 
-def _read_picture(state: AppState, event: gr.EventData, reference: Any) -> PictureSource:
+def _read_picture(state: AppState, reference: Any) -> PictureSource:
     return state.uploads.picture(reference) or LostPicture(UNKNOWN)
-
-
-def chosen_prefix(event: gr.EventData) -> list[int]:
-    """Return the prefix of token ids that a click on the player or view chose; none for the button.
-
-    Raises:
-        gr.Error: what came is no list of whole numbers.
-    """
-    tokens = (event._data or {}).get("given", [])
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise gr.Error("tokens to go on from must be whole numbers")
-    return tokens
-
-
-def _check_prefix(state: AppState, inputs: RunInputs) -> list[int]:
-    tokens, most = list[int](inputs.more), state.requests.limits.new_tokens
-    if len(tokens) > most:
-        raise ValueError(f"{len(tokens):,} tokens to go on from, and at most {most:,} are read: click earlier")
-    return tokens
 
 
 EXPERIMENTS = (
@@ -127,7 +102,7 @@ EXPERIMENTS = (
         "The same question, guessed by every draft of the large model, and by looking up what the text said before.",
         "Compare the drafters",
         lambda lab, image, question, others, config: lab.drafters(image, question, others, config), drafters_view,
-        prepare=lambda state, inputs: state.labs(inputs.models),
+        prepare=lambda state, inputs: state.labs(),
     ),
     Experiment(
         "image-ablation", "Does seeing help? (image ablation)",
@@ -154,13 +129,6 @@ EXPERIMENTS = (
         "One number of your settings, turned from one end to the other while all else stays.",
         "Turn it", lambda lab, image, question, field, config: lab.sweep(image, question, field, config), sweep_view,
         control=_swept_option,
-    ),
-    Experiment(
-        "forced-token", "Force a token",
-        "Put another word into the answer: what comes before it stays, and the large model goes on from there.",
-        "Show the answer",
-        lambda lab, image, question, tokens, config: lab.forced_token(image, question, tokens, config),
-        forced_token_view, read=lambda state, event, _: chosen_prefix(event), prepare=_check_prefix, on_token=True,
     ),
 )  # fmt: skip
 
@@ -203,13 +171,13 @@ def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
     """Make the kind of run of an experiment; ``more`` of its requests is the input that only it needs."""
 
     def request(event: gr.EventData, reference: Any, question: str | None, more: Any, settings: Settings) -> RunRequest:
-        own = experiment.read(state, event, more)
+        own = experiment.read(state, more)
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        picture = seen_picture(inputs, state.backend_on(inputs.models))
+        picture = seen_picture(inputs, state.backend_with(inputs.draft))
         image, more = picture.open(), experiment.prepare(state, inputs)
-        findings = experiment.start(state.lab_on(inputs.models), image, inputs.question, more, inputs.config)
+        findings = experiment.start(state.lab_with(inputs.draft), image, inputs.question, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)
@@ -225,7 +193,6 @@ class Inputs:
     picture: gr.HTML  # its reference
     question: gr.Textbox
     settings: gr.HTML
-    player: gr.HTML  # whose ``select`` names a token to go on from
 
 
 def lab_section(state: AppState, inputs: Inputs) -> None:
@@ -251,10 +218,9 @@ def _card(state: AppState, experiment: Experiment, inputs: Inputs) -> None:
             stop = gr.Button("Stop", size="sm", interactive=False, elem_classes="lab-stop")
         note = gr.HTML(**notice_arguments(), elem_classes="lab-said")
         result = gr.HTML(**result_arguments(), elem_classes="lab-said")
-    clicks = [run.click, *([result.select, inputs.player.select] if experiment.on_token else [])]
     values = [inputs.picture, inputs.question, more, inputs.settings]
     kind, controls = experiment_kind(state, experiment), RunControls(run, stop, note, result)
-    connect_run(state.requests, kind, controls, clicks, values)
+    connect_run(state.requests, kind, controls, [run.click], values)
 
 
 def result_arguments() -> dict[str, Any]:

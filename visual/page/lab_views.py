@@ -1,15 +1,13 @@
-"""Views of experiments: a chart, and the answer word by word, trees of one position, or two answers that differ.
+"""Views of experiments: a chart, and the answer word by word, or trees of one position.
 
 Plain data for ``static/lab.js``, which puts every text into the page as text.
 """
 
 from __future__ import annotations
 
-from specllava.core.metrics import summarise
-from specllava.core.token_text import join_texts, shorten_bytes
+from specllava.core.token_text import join_texts
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison
-from specllava.findings.forced_token import ForcedToken, Option
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, drafted_by_position, image_ablation_chart
 from visual.figures.chart import Chart
@@ -19,7 +17,6 @@ from visual.figures.sweep_charts import drafters_chart, rules_chart, sweep_chart
 from visual.figures.tree_figure import tree_figure
 from visual.player.explanations import step_sentence
 from visual.player.grounding import grounding_of
-from visual.player.headline import number
 
 ENTROPY_CEILING, KL_CEILING = 2.0, 1.0  # nats at the bright end of the scale
 GROUNDING = "Which words need the picture?"
@@ -133,61 +130,5 @@ def _tree_comparison(found: Ablation, comparison: TreeComparison) -> View:
     return {"name": f"at {word}", "before": f"… {before}", "trees": trees}
 
 
-def forced_token_view(found: ForcedToken) -> tuple[str, View]:
-    """Return no progress and the view: the answer to choose a word of, or both answers."""
-    original = found.original
-    words = [
-        {"text": text, "options": [_option(option) for option in options]}
-        for text, options in zip(_words(original, original.token_ids), found.options, strict=True)
-    ]
-    answers: View = {"ids": list(original.token_ids), "words": words}
-    if found.forced is not None:
-        answers |= {"position": found.position, "rejoined": found.rejoined, "other": _words(found.forced, found.whole)}
-    return "", {**_forced_token_chart(found).as_json(), "forced_token": answers}
-
-
-def _option(option: Option) -> View:
-    chances = f"target {_prob_text(option.target)}, draft {_prob_text(option.draft)}"
-    text = shorten_bytes(option.text).strip() or repr(option.text)
-    return {"token": option.token, "text": text, "chances": chances}
-
-
 def _prob_text(value: float) -> str:
     return f"{value:.2f}" if value >= 0.005 else "under 0.01"
-
-
-def _words(trace: DecodeTrace, tokens: tuple[int, ...]) -> list[str]:
-    return ["■" if token in trace.eos_token_ids else shorten_bytes(trace.texts[token]) for token in tokens]
-
-
-def _forced_token_chart(found: ForcedToken) -> Chart:
-    runs = {"as it is": found.original} | ({"forced": found.forced} if found.forced is not None else {})
-    rows = []
-    for name, trace in runs.items():
-        summary = summarise([trace])
-        counts = len(trace.forced_prefix), summary.tokens, summary.target_passes
-        rows.append((name, *map(str, counts), number(summary.tau, "{:.2f}")))
-    columns = ("Answer", "Tokens given", "Tokens decoded", "Target passes", "Tokens per target pass (τ)")
-    return Chart("Force a token", _forced_token_answer(found), (), columns, tuple(rows))
-
-
-def _forced_token_answer(found: ForcedToken) -> str:
-    if found.forced is None or found.position is None:
-        return "Choose a word of the answer, and then what shall stand in its place."
-    position, forced, original = found.position, found.forced, found.original
-    given, instead = token_label(original, original.token_ids[position]), token_label(forced, forced.forced_prefix[-1])
-    chance = next((o.target for o in found.options[position] if o.token == forced.forced_prefix[-1]), None)
-    liked = "" if chance is None else f", to which the target gave {_prob_text(chance)},"
-    answer = f"With “{instead}”{liked} in place of “{given}”, at token {position + 1}, "
-    after = len(found.whole) - position - 1
-    if found.rejoined == after:
-        answer += "the target goes on with the very same words. "
-    elif found.rejoined > 2:
-        answer += (
-            f"the target says {counted(after - found.rejoined, 'token')} of its own"
-            f" and then the same last {found.rejoined}. "
-        )
-    else:
-        answer += f"the target says something else to the end, {counted(after, 'token')}. "
-    old, new = (number(summarise([trace]).tau, "{:.1f}") for trace in (original, forced))
-    return f"{answer}It took {new} tokens per target pass; the original, {old}."

@@ -15,7 +15,6 @@ from specllava.core.trace import RunInfo
 from visual.page import widgets
 from visual.page.api import connect_api
 from visual.page.app_state import AppState
-from visual.page.comparison import comparison_card
 from visual.page.dialogue import connect_dialogue
 from visual.page.input_cards import PictureCard, QuestionCard, lessons_card, picture_card, question_card
 from visual.page.lab import Inputs, lab_section
@@ -84,19 +83,14 @@ def build_page(state: AppState) -> gr.Blocks:
                 notice = gr.HTML(**notice_arguments(), elem_id="notice", render=False)
                 pictured, _, asked, frames = race_values(state, first) if first else (None, None, FIRST_QUESTION, [])
                 picture = picture_card(pictured, state.recorded, state.pair, state.limits, state.uploads)
-                own = family_of(state.pair)
-                suggestions = {"own": SUGGESTED.get(own, {})}
-                if state.choices.pairs:
-                    suggestions |= {family: asked for family, asked in SUGGESTED.items() if family != own}
+                suggestions = SUGGESTED.get(family_of(state.pair), {})
                 follow = FOLLOW if state.dialogues else None
                 question = question_card(asked, suggestions, notice, follow, state.choices, state.limits)
             with gr.Column(elem_id="show", min_width=270):
-                arguments = player_arguments(frames, state.lab is not None, state.dialogues is not None, state.code)
+                arguments = player_arguments(frames, state.dialogues is not None)
                 player = gr.HTML(**arguments, elem_id="player", server_functions=[saved_page])
                 if state.lab is not None:
-                    inputs = Inputs(picture.reference, question.question, question.settings, player)
-                    shown = [picture.reference, picture.shown, question.question, player]
-                    comparison_card(state, inputs, shown)
+                    inputs = Inputs(picture.reference, question.question, question.settings)
                     lab_section(state, inputs)
         gr.HTML(**widgets.constant_arguments(markup.footer()), elem_id="foot")
         _connect(state, page, PageWidgets(chip, picture, question, lessons, notice, player))

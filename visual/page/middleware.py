@@ -1,4 +1,4 @@
-"""What the server adds to Gradio: answers of ``/health``, the link preview, and security headers.
+"""What the server adds to Gradio: answers of ``/health``, and security headers.
 
 ``HEAD /`` is answered without making the whole document. Gradio asks it of itself at the launch, which fails where it
 takes three seconds, and so do hosts.
@@ -14,23 +14,14 @@ import base64
 import hashlib
 import re
 from concurrent.futures import Future
-from html import escape
-from urllib.parse import quote
 
-from gradio.route_utils import get_root_url
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specllava.core.trace import RunInfo
-from visual.player import markup
-from visual.player.static_files import STATIC, static_version
 
 HEALTH = "/health"
-PICTURE = "preview.png"
-PICTURE_SIZE = (1200, 630)  # pixels, as most sites crop it
-GRADIOS_OWN = rb'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>\s*'
 FRAMES = "'self' https://huggingface.co https://*.hf.space"  # who may show the page in a frame: a Space's own page
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 FILE_POLICY = "default-src 'none'; frame-ancestors 'none'"  # of what is no document, should it be opened as one
@@ -66,39 +57,6 @@ class HealthMiddleware:
         info = self._loading.result()
         running = {"pair": info.pair, "device": info.device, "dtype": info.dtype}
         return JSONResponse({"status": "ready"} | running, headers=fresh)
-
-
-class LinkPreview:
-    """Tags for the head of the page's document: title, description and picture that sites show beside a link to it.
-
-    Args:
-        root_path: path or address under which a proxy shows the page.
-    """
-
-    def __init__(self, root_path: str = "") -> None:
-        self._root_path = root_path
-
-    def put_into(self, document: bytes, scope: Scope) -> bytes:
-        """Begin the document's head with the tags, and take out those that Gradio wrote of itself."""
-        root = get_root_url(Request(scope), "/", self._root_path or None)  # type: ignore[arg-type]
-        head, end, body = document.partition(b"</head>")
-        head = re.sub(GRADIOS_OWN, b"", head)
-        return re.sub(rb"<head[^>]*>", lambda tag: tag[0] + head_tags(root).encode(), head, count=1) + end + body
-
-
-def head_tags(root: str) -> str:
-    """Make the tags for a page at this address, which has no slash at its end."""
-    picture = f"{root}/gradio_api/file={quote((STATIC / PICTURE).as_posix())}?v={static_version([PICTURE])}"
-    width, height = PICTURE_SIZE
-    named = {"description": markup.CLAIM, "twitter:card": "summary_large_image"}
-    properties = {
-        "og:title": markup.TITLE, "og:description": markup.CLAIM, "og:type": "website", "og:url": f"{root}/",
-        "og:image": picture, "og:image:width": width, "og:image:height": height, "og:image:alt": markup.PREVIEW_ALT,
-    }  # fmt: skip
-    tags = [f"<title>{escape(markup.TITLE)}</title>"]
-    tags += [f'<meta name="{name}" content="{escape(text)}">' for name, text in named.items()]
-    tags += [f'<meta property="{name}" content="{escape(str(text))}">' for name, text in properties.items()]
-    return '<meta charset="utf-8">' + "".join(tags)
 
 
 def page_policy(document: bytes) -> str:

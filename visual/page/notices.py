@@ -7,7 +7,6 @@ empty string is no notice. Words are here, colours in ``shell.css`` under the sa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -32,19 +31,6 @@ show();
 """
 
 
-class NotYet(ValueError):
-    """Error of a run whose models are being loaded: no fault of the visitor, and over by itself.
-
-    Args:
-        line: the progress now.
-        progress: returns the progress later; ``None`` once loading is over.
-    """
-
-    def __init__(self, line: str, progress: Callable[[], str | None]) -> None:
-        super().__init__(line)
-        self.progress = progress
-
-
 def info(text: str) -> str:
     """Make a notice of progress or of an end that was wanted; empty without a text."""
     return _notice("info", text)
@@ -67,8 +53,6 @@ def failure(text: str) -> str:
 
 def refusal_notice(refusal: ValueError) -> str:
     """Make the notice of a refused request."""
-    if isinstance(refusal, NotYet):
-        return info(str(refusal))
     if isinstance(refusal, ValidationError):
         return error(f"Please change the settings: {one_line(refusal)}")
     return error(f"This cannot run: {refusal}")

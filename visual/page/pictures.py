@@ -1,4 +1,4 @@
-"""What a question is about: a picture, a toy scene, several pictures or a video, which a contact sheet shows."""
+"""What a question is about: a picture, a toy scene, or several pictures, which a contact sheet shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from specllava.core.scenes import Split, scene_images
 from specllava.models.media.images import EncodedImage, open_image
-from specllava.models.media.media import Media, Video, all_frames, evenly
 from visual.page.notices import info
 from visual.player.encoding import LONGEST_SIDE, data_address
 
@@ -24,7 +23,6 @@ SEEN: Final = {  # by family of a pair that has seen nothing but the toy world
 STRANGE = "This scene has a thing in a colour in which training never showed it."
 PICTURE_PIXELS = 1344  # on the longer side: no family of models looks at more
 UNKNOWN = "this picture is no longer kept: choose another one"
-SHOWN_FRAMES: Final = 8  # of a video, on a contact sheet
 GAP: Final = 8
 GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground is seen on a light and on a dark page
 TEXT: Final = 38  # pixels, legible where the page shows the sheet at a quarter of its size
@@ -81,21 +79,21 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class MediaList:
-    """Several pictures, or a video, of one question. Visitors see a contact sheet of them.
+    """Several pictures of one question. Visitors see a contact sheet of them.
 
     Two are equal only if they are the same object, as with :class:`Picture`.
     """
 
-    parts: tuple[Media, ...]
+    parts: tuple[Image.Image, ...]
     uploaded = True
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pictures and frames, and of the contact sheet."""
-        return sum(map(image_bytes, (*all_frames(self.parts), self._sheet)))
+        """Bytes of all pictures, and of the contact sheet."""
+        return sum(map(image_bytes, (*self.parts, self._sheet)))
 
-    def open(self) -> tuple[Media, ...]:
-        """Return the pictures and videos as the models get them."""
+    def open(self) -> tuple[Image.Image, ...]:
+        """Return the pictures as the models get them."""
         return self.parts
 
     def preview(self) -> Image.Image:
@@ -128,7 +126,7 @@ class NoPicture:
     uploaded = False
     nbytes = 0
 
-    def open(self) -> tuple[Media, ...]:
+    def open(self) -> tuple[Image.Image, ...]:
         """Return nothing, as the models get it."""
         return ()
 
@@ -157,9 +155,9 @@ def new_scene(split: Split) -> tuple[Picture, str, str]:
     return picture, picture.address, info(STRANGE) if split == "held-out" else ""
 
 
-def contact_sheet(media: Sequence[Media]) -> Image.Image:
-    """Draw pictures and frames in rows, on a sheet that is not higher than wide, sides at most ``LONGEST_SIDE``."""
-    cells = cells_of(media)
+def contact_sheet(media: Sequence[Image.Image]) -> Image.Image:
+    """Draw pictures in rows, on a sheet that is not higher than wide, sides at most ``LONGEST_SIDE``."""
+    cells = [(picture, str(number) if len(media) > 1 else "") for number, picture in enumerate(media, start=1)]
     ratio = min(max(median(picture.width / picture.height for picture, _ in cells), RATIOS[0]), RATIOS[1])
     width, columns = max((_cell_width(len(cells), count, ratio), count) for count in range(1, len(cells) + 1))
     height = int(width / ratio)
@@ -171,24 +169,6 @@ def contact_sheet(media: Sequence[Media]) -> Image.Image:
         row, column = divmod(number, columns)
         _draw(sheet, cell, (left + column * (width + GAP), GAP + row * (height + GAP)), (width, height))
     return sheet
-
-
-def cells_of(media: Sequence[Media]) -> list[Cell]:
-    """Return the cells of a sheet. Several pictures are numbered; frames bear times."""
-    cells = list[Cell]()
-    for number, one in enumerate(media, start=1):
-        name = str(number) if len(media) > 1 else ""
-        if not isinstance(one, Video):
-            cells.append((one, name))
-            continue
-        chosen = evenly(len(one.frames), min(SHOWN_FRAMES, len(one.frames)))
-        cells += [(one.frames[index], _time(one.seconds[index])) for index in chosen]
-    return cells
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02}" if minutes else f"{seconds:.1f} s"
 
 
 def _cell_width(cells: int, columns: int, ratio: float) -> int:

@@ -14,10 +14,10 @@ from specllava.core.metrics import RunTotals, summarise
 from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
-from visual.page.model_choice import AS_STARTED, chosen_models
+from visual.page.model_choice import chosen_models
 from visual.page.pictures import SEEN, address_of, family_of
 from visual.page.run_requests import RunRequest
-from visual.page.runs import RunInputs, RunKind, Update, prepared, seen_picture
+from visual.page.runs import RunInputs, RunKind, Update, seen_picture
 from visual.player.bounds import shorten_question
 from visual.player.frames import Ending, FrameList
 from visual.player.turns import DialoguePosition
@@ -83,25 +83,20 @@ def race_kind(state: AppState) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, follow)
 
     def start(inputs: RunInputs) -> RaceRun:
-        backend = state.backend_on(inputs.models)
+        backend = state.backend_with(inputs.draft)
         absent = speculation_off(backend.info, inputs.config)
-        if absent and inputs.config.drafter == "model" and state.choices.pairs:
-            absent += " Another pair may be chosen there, too."
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         shown = seen_picture(inputs, backend)
         picture = address_of(shown)
-        pair = state.pair if inputs.models.pair == AS_STARTED else inputs.models.pair
-        seen = SEEN.get(family_of(pair), "") if shown.uploaded else ""
+        seen = SEEN.get(family_of(state.pair), "") if shown.uploaded else ""
         source = f"live run: {seen[:1].lower()}{seen[1:-1]}" if seen else "live run"
-        preparing = backend.preparing(config)
         if state.dialogues is None:
-            events = prepared(preparing, lambda: backend.race(shown.open(), inputs.question, config))
+            events = backend.race(shown.open(), inputs.question, config)
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, shown, inputs.question, config
-        models = chosen_models(state.others, inputs.models)
+        models = chosen_models(state.others, inputs.draft)
         chat = models.chat if models else None
-        turn, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=str(inputs.models), make=chat)
-        events = prepared(preparing, lambda: turn)
+        events, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=inputs.draft, make=chat)
         return RaceRun(events, backend.collect_race, picture, absent, source, position)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)

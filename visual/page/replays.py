@@ -9,10 +9,8 @@ from typing import Any
 
 import gradio as gr
 
-from specllava.core.config import short
 from specllava.models.media.images import open_image
 from visual.page.app_state import AppState
-from visual.page.model_choice import AS_STARTED, PAIR
 from visual.page.notices import error, failure, info, warning
 from visual.page.pictures import Picture
 from visual.page.race import RACE
@@ -115,24 +113,12 @@ def follow_address(
 ) -> tuple[Any, ...]:
     """Return values and notice for the example or lesson of the page's address; nothing changes if it names none.
 
-    A session's next follow-up goes on from what its page opens with. The browser chooses the pair of an address.
+    A session's next follow-up goes on from what its page opens with.
     """
-    wrong = pair_notice(state, query.get(PAIR))
     link = follow_link(query, state.recorded, state.lessons)
     if state.dialogues is not None:
         state.dialogues.show(session, link.race if link else state.first)
     if link is None:
-        return *(gr.skip() for _ in range(4)), warning(wrong) if wrong else gr.skip()
+        return tuple(gr.skip() for _ in range(5))
     words = link.lesson.words if link.lesson else None
-    return *replays.show(link.race, link.show, words, link.turn), warning(link.notice or wrong)
-
-
-def pair_notice(state: AppState, name: str | None) -> str:
-    """Return why the pair that an address names cannot be chosen; "" if it can, or if it is the page's own."""
-    if name in (None, AS_STARTED, state.pair):
-        return ""
-    reasons = {offer["name"]: offer["why"] for offer in state.choices.pairs()} if state.choices.pairs else {}
-    if name in reasons:
-        return f"The pair {name} cannot be loaded here: {reasons[name]}" if reasons[name] else ""
-    others = "Settings list the pairs there are" if reasons else "this page has its own pair only"
-    return f"There is no pair {short(name)} to choose: {others}."
+    return *replays.show(link.race, link.show, words, link.turn), warning(link.notice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Literal
@@ -69,7 +69,6 @@ class RunRequests:
         self.limits = limits or Limits()
         self._latest: dict[RunKey, RunRequest] = {}  # in the order of the waiting line
         self._seconds: dict[str, deque[float]] = {}  # of the latest runs, by kind
-        self._progress: dict[RunKey, Callable[[], str | None]] = {}
         self._late: OrderedDict[RunKey, None] = OrderedDict()
         self._closed = False
         self._lock = Lock()
@@ -143,15 +142,6 @@ class RunRequests:
             total += left
         return total
 
-    def await_models(self, key: RunKey, progress: Callable[[], str | None]) -> None:
-        """Note until the next request that a session's run waits for models, with a function for their progress."""
-        with self._lock:
-            self._progress[key] = progress
-
-    def awaited(self, key: RunKey) -> Callable[[], str | None] | None:
-        """Return a function for the progress of the models that a session's last run waits for, if for any."""
-        return self._progress.get(key)
-
     def stop(self, key: RunKey) -> bool:
         """Stop the latest request, begun or not. Return whether there was one."""
         with self._lock:
@@ -168,7 +158,7 @@ class RunRequests:
     def cancel_session(self, session: str) -> None:
         """Leave all requests of a session, whose visitor is gone."""
         with self._lock:
-            for key in [key for key in (*self._latest, *self._progress, *self._late) if key[0] == session]:
+            for key in [key for key in (*self._latest, *self._late) if key[0] == session]:
                 self._leave(key)
                 self._late.pop(key, None)
 
@@ -203,7 +193,6 @@ class RunRequests:
         return request is not None and request.state == "on"
 
     def _leave(self, key: RunKey) -> None:
-        self._progress.pop(key, None)
         request = self._latest.pop(key, None)
         if request is not None:
             request.state = "left"

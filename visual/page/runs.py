@@ -27,7 +27,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
@@ -39,8 +39,8 @@ from specllava.core.errors import is_out_of_memory
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals
 from visual.page.controls import decoding_config
-from visual.page.model_choice import Chosen, read_models
-from visual.page.notices import NotYet, error, failure, info, refusal_notice, warning
+from visual.page.model_choice import OWN, read_draft
+from visual.page.notices import error, failure, info, refusal_notice, warning
 from visual.page.pictures import NoPicture, PictureSource
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
 from visual.player.bounds import check_question
@@ -56,7 +56,6 @@ COMPUTES: dict[str, Any] = {
     "api_visibility": "private",
 }  # fmt: skip
 CLOSED = "The server is being restarted. Please try again in a minute."
-LOADED: Final = "The models are there, or could not be loaded: press the button again."
 SECONDS_PER_LOOK: Final = 3.0  # between two looks at how many runs still come first
 LATE: Final = "Your click took too long to reach the waiting line: press the button again."
 FAILED = "Something went wrong and {} was stopped. Please try again."
@@ -79,7 +78,7 @@ class RunInputs:
     question: str
     config: DecodingConfig
     more: Any
-    models: Chosen = field(default_factory=Chosen)
+    draft: str = OWN
 
 
 class Backend(Protocol):
@@ -111,12 +110,6 @@ class Run(Protocol):
 
     def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if there is none."""
-
-
-def prepared(preparing: Generator[None], begin: Callable[[], Generator[Any]]) -> Generator[Any]:
-    """Yield ``None`` after each pass that is timed before a run, so that it can be stopped there, then its events."""
-    yield from preparing
-    yield from begin()
 
 
 class OutOfTime(Exception):
@@ -179,10 +172,6 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
     except OutOfTime as over:
         outcome = "deadline"
         yield None if run is None else run.end(outcome), warning(f"{over} {kind.kept}")
-    except NotYet as refusal:
-        outcome = "refused"
-        requests.await_models(key, refusal.progress)
-        yield None, refusal_notice(refusal)
     except ValueError as refusal:
         outcome = "refused"
         yield None, refusal_notice(refusal)
@@ -217,7 +206,7 @@ def _show_events(
     started = time.monotonic()
     with closing(run.events):
         for event in run.events:
-            update, state = None if event is None else run.show(event), request.state
+            update, state = run.show(event), request.state
             if state != "on":
                 return state
             if time.monotonic() - started > seconds:
@@ -233,7 +222,7 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     if request.picture is None:
         raise ValueError("choose a picture first, or No picture")
     check_question(request.question, limits.prompt_characters)
-    return RunInputs(session, request.picture, request.question, config, request.more, read_models(request.settings))
+    return RunInputs(session, request.picture, request.question, config, request.more, read_draft(request.settings))
 
 
 def waiting_notice(position: QueuePosition | None) -> str:
@@ -307,13 +296,11 @@ def connect_run(
         requests.forget_absent(joined_sessions())
         position = requests.position((session_of(request), kind.name), waiting_calls())
         if position is None:  # the run has begun, or is no longer wanted: its notice must stay
-            progress = requests.awaited((session_of(request), kind.name))
-            line = progress() if progress else None
-            return info(line or LOADED) if progress else gr.skip(), gr.Timer(active=line is not None)
+            return gr.skip(), gr.Timer(active=False)
         return waiting_notice(position), gr.Timer(active=position.before > 0)
 
     def finish(request: gr.Request) -> tuple[Any, ...]:
-        return *buttons(request), gr.Timer(active=requests.awaited((session_of(request), kind.name)) is not None)
+        return *buttons(request), gr.Timer(active=False)
 
     def compute(request: gr.Request) -> Iterator[dict[Any, Any]]:
         for value, notice in run_updates(requests, kind, (session_of(request), kind.name)):

@@ -14,8 +14,7 @@ from specllava.core.limits import Limits
 from visual.page import widgets
 from visual.page.admission import Admission
 from visual.page.app_state import AppState
-from visual.page.first_paint import FirstPaint, FirstPaintMiddleware
-from visual.page.middleware import HealthMiddleware, LinkPreview, SecurityHeadersMiddleware
+from visual.page.middleware import HealthMiddleware, SecurityHeadersMiddleware
 from visual.page.run_requests import RunRequests
 from visual.player import markup
 
@@ -27,55 +26,34 @@ ALLOCATOR: Final = {ARENA_MAX: 2, MMAP_THRESHOLD: 2**20, TRIM_THRESHOLD: 2**20}
 
 
 def serve(
-    page: gr.Blocks, host: str, port: int, paint: FirstPaint | None = None, block: bool = True, root_path: str = "",
-    state: AppState | None = None,
-) -> str:  # fmt: skip
+    page: gr.Blocks, host: str, port: int, block: bool = True, root_path: str = "", state: AppState | None = None
+) -> str:
     """Serve the page to everybody who can reach ``host`` and return its address.
 
     Args:
         page: the whole page.
         host, port: where to listen.
-        paint: markup of the document before any script has run.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
         state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
     """
     limits = state.limits if state else Limits()
-    tools = _mcp_tools(page, limits)
-    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits, tools=bool(tools))]
-    layers += tools
+    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits)]
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
-    if paint is not None:
-        layers.append(Middleware(FirstPaintMiddleware, paint=paint, preview=LinkPreview(root_path)))
     page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes
     _, address, _ = page.launch(
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        mcp_server=False, app_kwargs={"middleware": layers},
+        app_kwargs={"middleware": layers},
     )  # fmt: skip
     if state is not None:
         state.launched.set()
     if block:
         _wait(page, state.requests if state else RunRequests())
     return address
-
-
-def _mcp_tools(page: gr.Blocks, limits: Limits) -> list[Middleware]:
-    """Return the layer that serves the endpoints as MCP tools, if the environment asks for it.
-
-    Raises:
-        ValueError: its package is not installed.
-    """
-    if os.environ.get("GRADIO_MCP_SERVER", "").lower() != "true":
-        return []
-    try:
-        from visual.page.mcp_tools import McpTools
-    except ModuleNotFoundError as missing:
-        raise ValueError(f'GRADIO_MCP_SERVER needs {missing.name}: pip install "gradio[mcp]"') from None
-    return [Middleware(McpTools, page=page, limits=limits)]
 
 
 def _wait(page: gr.Blocks, requests: RunRequests) -> None:

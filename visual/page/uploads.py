@@ -1,4 +1,4 @@
-"""Uploads of visitors, read within the page's limits, and kept by reference: pictures, a video, a file of prompts.
+"""Pictures that visitors upload, read within the page's limits and kept by reference.
 
 A page holds a short string in the browser. It names a file of the page's own by its contents, and an upload
 by a random token. So a session that the server forgot loses no choice. An upload that was dropped is
@@ -22,10 +22,6 @@ import gradio as gr
 
 from specllava.core.limits import Limits
 from specllava.models.media.images import is_animated, open_image
-from specllava.models.media.media import Media, Video, all_frames
-from specllava.models.media.video_file import SUFFIXES, videos_are_read
-from specllava.models.media.video_process import VideoRequest, read_video_apart
-from visual.page.comparison_prompts import PagePrompt
 from visual.page.notices import error, info
 from visual.page.pictures import (
     PICTURE_PIXELS,
@@ -46,58 +42,32 @@ ENTRY_BYTES: Final = 4096  # of an upload, besides its pixels: tiny ones are bou
 LOST: Final = {  # by the kind of upload that a reference begins with
     "picture": "your picture is no longer kept: upload it again",
     "pictures": "your pictures are no longer kept: upload them again",
-    "video": "your video is no longer kept: upload it again",
-    "prompts": "your prompts are no longer kept: upload the file again",
 }
-
-
-def upload_types() -> list[str]:
-    """Return the kinds of files that can be uploaded, as Gradio's components take them."""
-    return ["image", *(SUFFIXES if videos_are_read() else ())]
 
 
 def upload_hint(limits: Limits) -> str:
     """Say what can be uploaded at once."""
-    pictures = f"Up to {limits.pictures} pictures" if limits.pictures > 1 else "One picture"
-    return f"{pictures}{' or a video' if videos_are_read() else ''}."
+    return f"Up to {limits.pictures} pictures." if limits.pictures > 1 else "One picture."
 
 
 def read_upload(paths: Sequence[str] | None, limits: Limits | None = None) -> tuple[Any, Any, str]:
     """Read uploaded files. Returns state, image and notice; files that cannot be used change only the notice."""
     files = [Path(path) for path in paths or ()]
     try:
-        source = uploaded_source(files, limits or Limits())
+        source = uploaded_pictures(files, limits or Limits())
         said = " ".join(filter(None, [_caption(source), *map(_still, files)]))
         return source, address_of(source), info(said)
     except ValueError as refusal:
-        what = "These files" if len(files) > 1 else "This video" if any(map(_is_video, files)) else "This picture"
+        what = "These files" if len(files) > 1 else "This picture"
         return gr.skip(), gr.skip(), error(f"{what} cannot be used: {refusal}")
 
 
-def uploaded_source(files: Sequence[Path], limits: Limits) -> PictureSource:
+def uploaded_pictures(files: Sequence[Path], limits: Limits) -> PictureSource:
     """Read uploaded files, here and nowhere else, and keep what models get: Gradio deletes the files after a while.
 
     Raises:
         ValueError: a file that cannot be read, or something beyond the limits; one line.
     """
-    _check_files(files, limits)
-    videos = [file for file in files if _is_video(file)]
-    if not videos:
-        return uploaded_pictures(files, limits)
-    if len(videos) > 1:
-        raise ValueError(f"there are {len(videos)} videos, and one at a time is watched: choose one of them")
-    longest = _longest(len(files) - 1 + limits.frames)
-
-    def read(file: Path) -> Media:
-        if file not in videos:
-            return open_image(file, longest, limits.pixels)
-        return read_video_apart(VideoRequest(str(file), limits.frames, longest, limits.seconds_per_video))
-
-    return MediaList(tuple(map(read, files)))
-
-
-def uploaded_pictures(files: Sequence[Path], limits: Limits) -> PictureSource:
-    """Read uploaded files of pictures; otherwise as :func:`uploaded_source`."""
     _check_files(files, limits)
     longest = _longest(len(files))
     pictures = tuple(open_image(file, longest, limits.pixels) for file in files)
@@ -129,12 +99,6 @@ def _check_files(files: Sequence[Path], limits: Limits) -> None:
         raise ValueError(f"together they have {sum(sizes):,} bytes, and at most {together:,} are read: choose fewer")
 
 
-def _is_video(file: Path) -> bool:
-    """Return whether a file is read as a video: one of them by its name, or a GIF of several frames."""
-    suffix = file.suffix.lower()
-    return videos_are_read() and (suffix in SUFFIXES or (suffix == ".gif" and _moves(file)))
-
-
 def _moves(file: Path) -> bool:
     try:
         return is_animated(file)
@@ -144,19 +108,14 @@ def _moves(file: Path) -> bool:
 
 def _still(file: Path) -> str:
     """Say that only the first frame of a picture is seen, if it has more."""
-    return "" if _is_video(file) or not _moves(file) else f"{file.name} is animated: the models see its first frame."
+    return f"{file.name} is animated: the models see its first frame." if _moves(file) else ""
 
 
 def _caption(source: PictureSource) -> str:
     """Say what is seen of an upload that is more than a picture."""
     if not isinstance(source, MediaList):
         return ""
-    frames = len(all_frames([part for part in source.parts if isinstance(part, Video)]))
-    watched = f"{frames} frames of the video" if frames > 1 else "one frame of the video"
-    if len(source.parts) == 1:
-        return f"The models watch {watched}, evenly taken."
-    video = f"; of the video they watch {frames}" if frames else ""
-    return f"The models see these {len(source.parts)} in the order of their numbers{video}."
+    return f"The models see these {len(source.parts)} in the order of their numbers."
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +127,7 @@ class _Upload:
 
 
 class UploadStore:
-    """The uploads of all visitors: of each session the latest pictures and the latest prompts. Threads share it.
+    """The uploads of all visitors: of each session the latest. Threads share it.
 
     Those of a visitor who left expire five minutes after their last use.
 
@@ -197,7 +156,8 @@ class UploadStore:
             shared = (reference for reference, one in self._files.items() if one.file == picture.file)
             if picture.file is not None and (found := next(shared, None)):
                 return found
-        return self._keep(session, _kind(picture), picture, picture.nbytes)
+        kind = "pictures" if isinstance(picture, MediaList) else "picture"
+        return self._keep(session, kind, picture, picture.nbytes)
 
     def with_reference(self, session: str | None, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values of a handler, the first of them a picture, with the reference in the picture's stead."""
@@ -216,17 +176,6 @@ class UploadStore:
         kind = reference.partition(":")[0]
         found = self._files.get(reference) or self._get(reference)
         return found if isinstance(found, (Picture, MediaList)) else LostPicture(LOST.get(kind, UNKNOWN))
-
-    def keep_prompts(self, session: str, prompts: Sequence[PagePrompt]) -> str:
-        """Keep the prompts of a visitor's file; return their reference."""
-        pictures = {id(one.picture): one.picture.nbytes for one in prompts}
-        texts = sum(len(one.text) for one in prompts)
-        return self._keep(session, "prompts", tuple(prompts), sum(pictures.values()) + texts)
-
-    def prompts(self, reference: Any) -> tuple[PagePrompt, ...] | None:
-        """Return the prompts of a reference that a browser sent: none of "", ``None`` if they are no longer kept."""
-        found = self._get(reference) if reference else ()
-        return found if isinstance(found, tuple) else None
 
     def leave(self, session: str) -> None:
         """Let the uploads of a session expire, and go first when room is needed, unless its visitor comes back."""
@@ -247,8 +196,7 @@ class UploadStore:
         with self._lock:
             self._drop_expired()
             for name in [name for name, upload in self._uploads.items() if upload.session == session]:
-                if name.startswith("prompts:") == (kind == "prompts"):
-                    del self._uploads[name]
+                del self._uploads[name]
             self._uploads[reference] = _Upload(session, value, nbytes + ENTRY_BYTES)
             kept = sum(upload.nbytes for upload in self._uploads.values())
             while kept > self._most_bytes and len(self._uploads) > 1:
@@ -272,7 +220,3 @@ class UploadStore:
             del self._uploads[reference]
 
 
-def _kind(picture: PictureSource) -> str:
-    if not isinstance(picture, MediaList):
-        return "picture"
-    return "video" if len(picture.parts) == 1 else "pictures"

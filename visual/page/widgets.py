@@ -9,6 +9,7 @@ import gradio as gr
 
 from visual.figures.theme import ACCEPTED
 from visual.player import markup
+from visual.player.static_files import static_text
 
 SHOW_STATE = """
 const WORDS = {
@@ -50,7 +51,6 @@ const [image, none] = element.querySelector(".pictured").children;
 const show = () => {
   if (props.value) image.src = props.value;
   element.querySelector(".pictured").replaceChildren(props.value ? image : none);
-  document.dispatchEvent(new Event("pictured")); // the race on show may be about another
 };
 watch("value", show);
 show();
@@ -99,7 +99,7 @@ def masthead_arguments() -> dict[str, Any]:
     return {
         "value": "",
         "html_template": skip + markup.masthead(),
-        "js_on_load": SKIP_TO_PLAYER,
+        "js_on_load": static_text("view_choice.js") + SKIP_TO_PLAYER,
         "apply_default_css": False,
     }
 

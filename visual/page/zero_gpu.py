@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import gradio as gr
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.trace import DecodeTrace, RunInfo
 from specllava.models.media.media import Pictures
 from visual.page.runs import OutOfTime
@@ -67,14 +66,11 @@ class ZeroGPUPair:
         pair: on its device.
         gpu: ``spaces.GPU``.
         grant: how long a GPU is asked for.
-        costs_known: rules that weigh costs need not measure them in a visitor's time.
     """
 
-    def __init__(
-        self, pair: Pair, gpu: Callable[..., Any], grant: Grant | None = None, costs_known: bool = False
-    ) -> None:
+    def __init__(self, pair: Pair, gpu: Callable[..., Any], grant: Grant | None = None) -> None:
         chosen = grant or Grant()
-        self._pair, self._info, self._costs_known = pair, pair.info, costs_known
+        self._pair, self._info = pair, pair.info
         lend = gpu(duration=lambda image, messages, config: chosen.seconds(config))
         self._race: Race = lend(_worker(pair.race, chosen))
         self._answer: Race = lend(_worker(pair.answer, chosen))
@@ -87,15 +83,11 @@ class ZeroGPUPair:
     def sees(self) -> bool:
         return self._pair.sees
 
-    def preparing(self, config: DecodingConfig) -> Generator[None]:
-        """Measure nothing: a rule that goes by costs is refused where they are not known."""
-        yield from ()
-
     def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
         """Yield the events of a race as they come from the worker; closing it ends the worker's race.
 
         Raises:
-            ValueError: bad input, a rule that would measure first, or no GPU for this visitor now.
+            ValueError: bad input, or no GPU for this visitor now.
             OutOfTime: the granted time is over, or ZeroGPU took the GPU back before.
             RuntimeError: the race failed; the worker's log says why.
         """
@@ -106,8 +98,6 @@ class ZeroGPUPair:
         return self._lent(self._answer, image, messages, config)
 
     def _lent(self, race: Race, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
-        if RULE_INFOS[config.rule].costed and not self._costs_known:
-            raise ValueError(f"the rule {config.rule} would first time this GPU at your expense: choose another rule")
         begun = False
         try:
             with closing(race(image, messages, config)) as events:

@@ -5,37 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from visual.player.pays import packed_pays
 from visual.player.static_files import PLOTLY_JS, STATIC, static_text, static_version
 
 MODULES: Final = (
     "views.js",
     "race.js",
     "lanes.js",
-    "ribbon.js",
     "grounding.js",
     "dialogue.js",
     "lessons.js",
     "present.js",
     "address.js",
-    "about.js",
     "tree_fit.js",
     "step.js",
     "charts.js",
-    "compared.js",
-    "versus.js",
-    "versus_trees.js",
     "coin_math.js",
     "coin_toss.js",
     "coin.js",
     "tables.js",
     "files.js",
-    "glossary.js",
-    "pays_math.js",
-    "pays.js",
-    "drawing.js",
-    "apng.js",
-    "pictures.js",
     "step_phases.js",
     "phase_words.js",
     "phase_drawing.js",
@@ -53,11 +41,10 @@ const load = async (name) => [
 const loaded = Promise.all(props.modules.map(load)).then((modules) => Object.fromEntries(modules));
 """
 MOUNT: Final = """
-const fork = props.forks && ((given) => trigger("select", { given }));
 const edit = props.dialogues && ((turn) => trigger("edit", { turn }));
 const plotly = new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href;
 const page = server?.saved_page;
-loaded.then((modules) => modules.player.mount({ element, props, watch, server, plotly, page, fork, edit, modules }));
+loaded.then((modules) => modules.player.mount({ element, props, watch, server, plotly, page, edit, modules }));
 """
 
 
@@ -85,19 +72,13 @@ def component_arguments(
     }
 
 
-def player_arguments(
-    frames: list[str], forks: bool = False, dialogues: bool = False, code: str = ""
-) -> dict[str, Any]:
+def player_arguments(frames: list[str], dialogues: bool = False) -> dict[str, Any]:
     """Return the arguments of the player's ``gr.HTML``.
 
     Args:
-        forks: somebody listens to its ``select`` event, whose ``given`` are ids to go on from: the answer's beginning
-            and, last, the token to force.
         dialogues: somebody listens to its ``edit`` event, whose ``turn`` (from 0) the next question replaces; -1 ends
             that, and -2 begins a new dialogue.
-        code: address of the project's files; "" if none is known.
     """
     return component_arguments(
-        "player.html", MODULES, MOUNT, frames, forks=forks, dialogues=dialogues, plotly=PLOTLY_JS.as_posix(),
-        pays=packed_pays(code),
+        "player.html", MODULES, MOUNT, frames, dialogues=dialogues, plotly=PLOTLY_JS.as_posix(),
     )  # fmt: skip

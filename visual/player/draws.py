@@ -22,7 +22,6 @@ def _entry(trace: DecodeTrace, step: StepTrace, draw: Draw, family: tuple[int, .
         "place": draw.tokens.index(draw.token),
         "uniform": draw.uniform,
         "acceptance": draw.acceptance,
-        "credit": draw.credit,
         "words": [token_label(trace, token) for token in draw.tokens],
         "guessed": [any(step.tree.tokens[child] == token for child in family) for token in draw.tokens],
         "p": draw.target_probs,
@@ -32,10 +31,8 @@ def _entry(trace: DecodeTrace, step: StepTrace, draw: Draw, family: tuple[int, .
 
 
 def sampling_of(trace: DecodeTrace) -> str | None:
-    """Return how guesses are judged by chance: ``best``, ``drawn`` or ``traversal``; ``None`` without a temperature."""
+    """Return how guesses are judged by chance: ``best`` or ``drawn``; ``None`` without a temperature."""
     config = trace.config
     if config.temperature == 0:
         return None
-    if config.keeps_tokens:
-        return "best"
-    return "traversal" if config.verifier == "traversal" else "drawn"
+    return "best" if config.keeps_tokens else "drawn"

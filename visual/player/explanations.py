@@ -191,10 +191,8 @@ def pruned_reason(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
 
 
 def _cut_by(trace: DecodeTrace, step: StepTrace, guess: Pruned) -> str:
-    """Name the bound that a pruned guess was beyond: what pays, the floor of a branch, or the size of the tree."""
+    """Name the bound that a pruned guess was beyond: the floor of a branch, or the size of the tree."""
     config, rule = trace.config, trace.rule_name
-    if rule == "cost-aware":
-        return "it would not have paid"
     score = step.tree.scores()[guess.parent] + guess.log_prob
     if rule in FLOORED and score < config.min_log_prob:
         digits = 2 if math.exp(config.min_log_prob) >= 0.1 else 4

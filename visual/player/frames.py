@@ -6,11 +6,10 @@ the browser parses them once and never asks the server while it plays. The eleme
 * ``run`` (first): what ran, the ``drafter`` if it is no model, where it plays from, the scale of the entropies; the
   ``dialogue`` and number of the ``turn``, and the rows of the ``turns`` before it;
 * ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn have more; it is the
-  speculative one, where it runs. They have the headline so far, the draft's ``doubt`` before each token, and the tokens
-  before which the tree branched (``marks``). ``cached`` counts the columns of the target's KV cache before the step;
-  ``picture`` is packed and holds figure, sentence and nodes;
-* ``end`` (last): the final headline, ``numbers`` to compare it by, the charts, the race file, packed, for saving, and
-  the rows of all ``turns``; ``visual.player.race_frames`` adds the frames of the others, ``held``.
+  speculative one, where it runs. They have the headline so far. ``cached`` counts the columns of the target's KV cache
+  before the step; ``picture`` is packed and holds figure, sentence and nodes;
+* ``end`` (last): the final headline, the charts, the race file, packed, for saving, and the rows of all ``turns``;
+  ``visual.player.race_frames`` adds the frames of the others, ``held``.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from visual.player.draws import draws_of, sampling_of
 from visual.player.encoding import frame_json, packed
 from visual.player.explanations import step_sentence
 from visual.player.grounding import grounding_of
-from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one, run_numbers
-from visual.player.marks import doubts, marks
+from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one
 from visual.player.node_cards import node_cards
 from visual.player.summary import drafter_name, settings_summary
 from visual.player.turns import DialoguePosition
@@ -133,10 +131,9 @@ class FrameList:
             words = self._words(lane, trace, step.emitted, accepted)
             if lane == self._lead_lane:
                 totals = self._headline_at(traces, self._clock[lane])
-                doubt = [None if nats is None else round(nats, 3) for nats in doubts(step)]
                 self._add(
-                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals, doubt=doubt,
-                    marks=marks(step), cached=self._cached, picture=packed(frame_json(picture(trace, step))),
+                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals,
+                    cached=self._cached, picture=packed(frame_json(picture(trace, step))),
                 )  # fmt: skip
                 self._cached += len(step.verification.path)
             else:
@@ -170,7 +167,7 @@ class FrameList:
         self._add(
             "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
             image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            numbers=run_numbers(alone, lead), grounding=grounding_of(lead), **self._position.closing(alone, together),
+            grounding=grounding_of(lead), **self._position.closing(alone, together),
         )  # fmt: skip
 
 

@@ -78,17 +78,6 @@ def _of_one(summary: RunTotals, lane: str) -> Headline:
     }
 
 
-def run_numbers(alone: DecodeTrace | None, lead: DecodeTrace) -> dict[str, float | None]:
-    """Return the numbers by which a finished run is compared with another; ``None`` where one is missing.
-
-    ``tau``, target passes, the speed-up while answering, and tokens that another branch than the favourite brought.
-    """
-    summary = summarise([lead])
-    gain = math.nan if alone is None or alone is lead else speedup(summarise([alone]), summary)
-    values = {"tau": summary.tau, "passes": summary.target_passes, "speedup": gain, "saved": summary.saved}
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
 def _counts(summary: RunTotals) -> Headline:
     return {
         "tau": number(summary.tau, "{:.1f}"),

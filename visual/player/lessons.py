@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from specllava.core.config import one_line
 from visual.player.recorded import Recorded, read_recorded
 
-LessonTarget = Literal["lanes", "timeline", "tree", "mask", "cache", "coin", "pays", "grounding"]
+LessonTarget = Literal["lanes", "timeline", "tree", "mask", "cache", "coin", "verdict", "grounding"]
 Phase = Literal["root", "guess", "prune", "check", "accept", "keep"]
 LessonWords = dict[str, str | int | None]
 

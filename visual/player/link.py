@@ -1,7 +1,7 @@
 """Links to a recorded example or a lesson: ``?example=2-story&step=5``, ``?example=4-dialogue&turn=2&step=3``,
-``?lesson=3``, ``?lesson=3&step=2``, ``?pair=smol``.
+``?lesson=3``, ``?lesson=3&step=2``.
 
-The browser reads the rest of an address: ``phase``, ``view``, ``present``, settings, a packed race.
+The browser reads the rest of an address: ``phase``, ``view``, ``present``, settings.
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ from visual.figures.theme import css_variables
 from visual.player.static_files import STATIC, static_text
 
 STYLES = (
-    "page", "shell", "lanes", "settings", "draw_tree", "lab", "versus", "pays", "dialogue", "phases", "pictures",
-    "coin", "tables", "lessons", "views", "present",
+    "page", "shell", "lanes", "settings", "lab", "dialogue", "phases", "coin",
+    "lessons", "views", "present",
 )  # fmt: skip
 TITLE = "specllava: a draft's doubt grows a tree, one pass checks it"
 CLAIM = "A small model guesses a tree of tokens, a large one keeps what it would have said anyway."
-PREVIEW_ALT = "A tree of guessed tokens; the branch that the large model keeps is marked."
 PAPERS = {"Spec-LLaVA paper": "https://arxiv.org/abs/2509.11961", "SpecVLM paper": "https://arxiv.org/abs/2509.11815"}
 VIEWS = {"opening": "How it works", "explain": "Explain", "workbench": "Workbench"}
 FAVICON = STATIC / "favicon.png"

@@ -1,4 +1,4 @@
-"""Frames of a race file, for page and saved page: one run, a dialogue, or the sides A and B of a comparison."""
+"""Frames of a race file, for page and saved page: one run, a dialogue, or side B of a comparison."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specllava.core.race_file import comparison_json
 from specllava.core.trace import DecodeTrace
-from visual.player.encoding import frame_json, packed
+from visual.player.encoding import frame_json
 from visual.player.frames import recorded_frames
 from visual.player.recorded import Recorded
 from visual.player.turns import DialoguePosition, dialogue_id, recorded_turns
@@ -21,8 +20,8 @@ def race_frames(
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race file; arguments as of :class:`~visual.player.frames.FrameList`.
 
-    Of a comparison they are those of B, with A's in the first of them, see :func:`beside`. Of a dialogue they are those
-    of one turn; its ``end`` has those of the others by number, ``held``, without files.
+    Of a comparison they are those of B, and ``source`` says so. Of a dialogue they are those of one turn; its ``end``
+    has those of the others by number, ``held``, without files.
 
     Args:
         turn: of a dialogue, from 0; the last one if it is not given.
@@ -30,13 +29,11 @@ def race_frames(
     """
     if race.later:
         return _dialogue_frames(race, len(race.later) if turn is None else turn, source, pictures, example, show)
-    if race.a is None or race.b is None:
+    if race.b is None:
         position = DialoguePosition(dialogue_id(recorded_turns(race)))
         return recorded_frames(race.target_only, race.speculative, source, picture, example, show, lesson, position)
-    pinned = recorded_frames(*_lanes(race.target_only, race.a.trace), source)
-    frames = recorded_frames(*_lanes(race.target_only, race.b.trace), source, picture, example, show, lesson)
-    file = comparison_json(race.a, race.b, race.target_only, race.lead.image)
-    return beside(frames, pinned, race.a.name, race.b.name, file)
+    side = f"{source}, side B of a comparison: {race.b.name}"
+    return recorded_frames(*_lanes(race.target_only, race.b.trace), side, picture, example, show, lesson)
 
 
 def _dialogue_frames(
@@ -54,21 +51,6 @@ def _dialogue_frames(
     *frames, end = lists[shown]
     held = {number: [*one[:-1], _with(one[-1], {"file": None})] for number, one in enumerate(lists) if number != shown}
     return [*frames, _with(end, {"held": held})]
-
-
-def beside(frames: Sequence[str], pinned: Sequence[str], a_name: str, b_name: str, file: str) -> list[str]:
-    """Return the finished frames of B with those of A put into the first of them.
-
-    ``run`` gets ``against`` (A's frames as a JSON list, packed), ``a_name`` and ``b_name``; the file that ``end``
-    offers for saving becomes the one that holds both.
-
-    Args:
-        frames, pinned: of B and of A, from ``run`` to ``end``.
-        file: the race file of both.
-    """
-    run, *middle, end = frames
-    own = {"against": packed(f"[{','.join(pinned)}]"), "a_name": a_name, "b_name": b_name}
-    return [_with(run, own), *middle, _with(end, {"file": packed(file)})]
 
 
 def _lanes(target_only: DecodeTrace | None, side: DecodeTrace) -> tuple[DecodeTrace | None, DecodeTrace | None]:

@@ -13,7 +13,6 @@ from functools import cache
 
 from visual.player import markup
 from visual.player.component import MODULES
-from visual.player.pays import packed_pays
 from visual.player.static_files import PLOTLY_JS, static_text
 
 
@@ -27,7 +26,6 @@ def halves() -> tuple[str, str]:
         "stylesheet": static_text("standalone.css") + markup.stylesheet(),
         "masthead": markup.masthead(),
         "player": static_text("player.html"),
-        "pays": packed_pays(),
         "modules": "\n".join(modules),
         "boot": static_text("standalone.js"),
         "plotly": PLOTLY_JS.read_text(encoding="utf-8"),

@@ -13,7 +13,6 @@ NAMED: Final = ("drafter", "rule")  # in front of all others
 DRAFTERS: Final = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}
 SHORT: Final = {  # instead of the field's title
     "branching": "{} children by level",
-    "shape": "guesses below nodes {}",
     "rank_acceptance": "shaped for acceptance {}",
     "entropy_threshold": "branches above {} nats",
     "max_branches": "at most {} a node",
@@ -27,7 +26,6 @@ SHORT: Final = {  # instead of the field's title
     "top_k": "top-k {}",
     "seed": "seed {}",
     "children": "{} guesses",
-    "verifier": "judged by {}",
     "max_new_tokens": "at most {} tokens",
 }
 ALL: Final = {"top_p": 1.0, "top_k": 0}  # values at which the option leaves nothing out
@@ -63,7 +61,7 @@ def settings_summary(
         asked: settings of the target's ``generation_config.json`` that the run follows.
     """
     who, how = drafter or config.drafter, rule or config.rule
-    read = options_read(who, how, config.temperature, config.children)
+    read = options_read(who, how, config.temperature)
     parts = [draft if draft and who == "model" else DRAFTERS.get(who, who)]
     if "rule" in read or rule:
         parts.append(f"{how} rule")

@@ -61,14 +61,13 @@ class Example:
 
 
 def index_html(
-    files: SiteFiles, examples: Sequence[Example], lessons: Sequence[Lesson], index: Mapping[str, object], pays: str,
+    files: SiteFiles, examples: Sequence[Example], lessons: Sequence[Lesson], index: Mapping[str, object],
     live: str = "", code: str = "",
 ) -> str:  # fmt: skip
     """Make the document.
 
     Args:
         index: what the script reads: addresses of modules, races and lessons.
-        pays: data of the card "Does it pay for me?", packed.
         live, code: addresses to link to; "" for none.
     """
     named = list(zip(examples, titles([one.race for one in examples]), strict=True))
@@ -82,7 +81,6 @@ def index_html(
         "examples": "".join(_example(one, name) for one, name in named),
         "footer": markup.footer(),
         "index": json.dumps(index, ensure_ascii=False).replace("<", "\\u003c"),
-        "pays": pays,
     }
     return re.sub(r"<!-- (\w+) -->", lambda match: parts[match[1]], static_text("site.html"))
 

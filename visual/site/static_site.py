@@ -19,7 +19,6 @@ from visual.player import markup
 from visual.player.component import MODULES
 from visual.player.encoding import data_address, frame_json, small_jpeg
 from visual.player.lessons import Lesson
-from visual.player.pays import packed_pays
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded
 from visual.player.standalone import halves
@@ -86,7 +85,7 @@ class StaticSite:
                 for lesson in self.lessons
             ],
         }
-        page = index_html(own, examples, self.lessons, index, packed_pays(self.code), self.live, self.code)
+        page = index_html(own, examples, self.lessons, index, self.live, self.code)
         (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "README.md").write_text(readme(self.live), encoding="utf-8")
 

@@ -1,42 +1,32 @@
-// Everything has an address: it names lesson or example, turn, step, phase and presentation, follows what is shown without
-// an entry in the history, and opens with what it names. A live run is packed into the fragment: a race file as any other.
+// What is recorded has an address: it names lesson or example, turn, step, phase and presentation, follows what is shown
+// without an entry in the history, and opens with what it names.
 
-const LONGEST = 30_000; // characters of a packed run: longer links get cut off on their way
-const MOST = 2 ** 21; // bytes of an unpacked one
 const EACH = 300; // milliseconds between two changes: browsers refuse more than some hundred in half a minute
-const TRIES = 200; // of 50 ms, until the page has its button for race files
-const MARK = "#race=";
-const NAME = "shared-run"; // of the file
-const RACE_FILE = "input[type=file]:has(+ #open-race)";
+export const MARK = "#race="; // before a live run, which addresses once held
+export const HELD = "This link held a live run, which links no longer do: save a run as a file instead.";
 
-export function create(root, { player, part, live, teach, modules }) {
-  const { packed: pack, unpacked } = modules.files;
+export function create(root, { player, part, live, teach }) {
   const notice = root.querySelector(".link-notice");
   const query = new URLSearchParams(location.search);
   let wanted = { turn: whole(query.get("turn")), step: whole(query.get("step")), phase: query.get("phase") }; // until it is shown
   let run = null;
-  let race = live && location.hash.startsWith(MARK) ? location.hash.slice(MARK.length) : ""; // the run, packed
-  let opening = race !== ""; // the run of the fragment has not come yet
   let plain = ["lesson", "example", "turn", "step"].some((name) => query.has(name)) ? "" : null; // what an address without names opens
   let followed = !live || !["lesson", "example"].some((name) => query.has(name)); // else a server has to read the address yet
   let own = ""; // what the address opened as the run began: another one belongs to a run that is still being fetched
   let waiting = 0;
 
-  if (opening) openRace();
+  if (live && location.hash.startsWith(MARK)) notice.textContent = HELD;
   for (const act of ["pointerdown", "keydown"]) addEventListener(act, () => (followed = true), { once: true, capture: true });
 
   function begin(next) {
-    const linked = opening && next.source.includes(NAME);
-    if (run && !next.again && !linked) race = "";
     if (run && !next.again) notice.textContent = "";
-    if (run || linked) opening = false; // or the link's run was refused, and another one chosen
     run = next;
     own = opens();
     followed ||= asked();
   }
 
   // Whether the run is the one that the address named: the page may begin with another.
-  const asked = () => !opening && (query.get("lesson") ?? String(run.lesson?.number)) === String(run.lesson?.number) && (query.get("example") ?? run.example) === run.example;
+  const asked = () => (query.get("lesson") ?? String(run.lesson?.number)) === String(run.lesson?.number) && (query.get("example") ?? run.example) === run.example;
 
   // The end comes before the first step is shown, and says which step that is.
   function end(frame) {
@@ -48,7 +38,6 @@ export function create(root, { player, part, live, teach, modules }) {
   }
 
   function step() {
-    if (opening) return;
     const [kind, level] = (asked() && wanted?.phase?.split("-")) || [];
     if (player.end && asked() && !wanted?.turn) wanted = null;
     if (kind) queueMicrotask(() => part("phases").enter(kind, whole(level)));
@@ -57,7 +46,7 @@ export function create(root, { player, part, live, teach, modules }) {
   }
 
   function write() {
-    if (opening || !followed || waiting || !/^(https?|file):$/.test(location.protocol)) return; // a notebook's cell has no address
+    if (!followed || waiting || !/^(https?|file):$/.test(location.protocol)) return; // a notebook's cell has no address
     waiting = setTimeout(() => {
       waiting = 0;
       if (opens() !== own) return;
@@ -71,7 +60,7 @@ export function create(root, { player, part, live, teach, modules }) {
     return JSON.stringify([now.get("lesson"), now.get("example")]);
   }
 
-  const named = () => Boolean(run.lesson || run.example || race);
+  const named = () => Boolean(run.lesson || run.example);
 
   function names() {
     if ((live || teach) && !named()) return {};
@@ -92,19 +81,12 @@ export function create(root, { player, part, live, teach, modules }) {
       if (value === null || value === undefined) address.searchParams.delete(name);
       else address.searchParams.set(name, value);
     }
-    if (race) address.hash = MARK + race;
-    else if (address.hash.startsWith(MARK)) address.hash = "";
+    if (address.hash.startsWith(MARK)) address.hash = "";
     return address.href;
   }
 
-  // The link to what is shown, which is the address from now on. Throws an `Error` of one line where a run is too large.
-  async function share(file) {
-    if (!named()) {
-      const text = await unpacked(file);
-      const made = (await pack(text, "deflate-raw")).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
-      if (made.length > LONGEST) throw new Error(`This run is too large for a link (${made.length.toLocaleString("en")} characters, at most ${LONGEST.toLocaleString("en")}): save it as a file.`);
-      race = made;
-    }
+  // The link to what is shown, which is the address from now on.
+  function share() {
     plain = "";
     const address = here();
     history.replaceState(history.state, "", address);
@@ -112,25 +94,7 @@ export function create(root, { player, part, live, teach, modules }) {
     return address;
   }
 
-  // Hands the run to the page as a visitor's file: whoever wrote the link is a stranger, and the server checks it as such.
-  async function openRace() {
-    try {
-      if (race.length > LONGEST) throw new Error(`it has ${race.length.toLocaleString("en")} characters, and at most ${LONGEST.toLocaleString("en")} are read`);
-      const text = await unpacked(race.replaceAll("-", "+").replaceAll("_", "/"), MOST, "deflate-raw");
-      const files = new DataTransfer();
-      files.items.add(new File([text], `${NAME}.json`, { type: "application/json" }));
-      for (let tries = 0; !document.querySelector(RACE_FILE) && tries < TRIES; tries++) await new Promise((on) => setTimeout(on, 50));
-      const input = document.querySelector(RACE_FILE);
-      input.files = files.files;
-      input.dispatchEvent(new Event("change", { bubbles: true }));
-    } catch (refusal) {
-      [opening, race, wanted] = [false, "", null];
-      notice.textContent = `The run in this link cannot be opened: ${refusal.constructor === Error ? refusal.message : "it is damaged"}`;
-      notice.scrollIntoView({ block: "nearest" });
-    }
-  }
-
-  return { begin, end, step, phase: write, view: write, write, share, can: () => run && (named() || live) };
+  return { begin, end, step, phase: write, view: write, write, share, can: () => run && named() };
 }
 
 // A number of an address, which counts from 1; null where there is none.

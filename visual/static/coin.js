@@ -4,7 +4,7 @@
 const SHOWN = 7; // words with bars of their own, the judged one apart
 const LEAST = 0.005; // probability that a bar can show
 const OLD = "This run did not record what it drew. Run it again, or save it anew with compare --trace, and its draws are here.";
-const WHY = "Why not p itself? What the draft offers as often as the target wants it has already been kept: a new draw from p would say it too often.";
+const LEFT = "What the target wants beyond the draft's offer, (p − q)₊ scaled to one, is what the next draw uses. Why not p itself? What the draft offers as often as the target wants it has already been kept: a new draw from p would say it too often.";
 
 export function create(root, { player, step: view, modules }) {
   const [fold, slot] = [root.querySelector(".coin-fold"), root.querySelector(".coin")];
@@ -71,9 +71,9 @@ export function create(root, { player, step: view, modules }) {
     const rows = rowsOf(draw, modules.coin_math.residual);
     say.textContent = sentence(draws, at, sampled, frame.nodes.label[draw.node].trim());
     drawLine(draw);
-    words.replaceChildren(...header(judged, refused), ...rows.flatMap((row) => barsOf(row, judged, refused, draw.credit)));
+    words.replaceChildren(...header(judged, refused), ...rows.flatMap((row) => barsOf(row, judged, refused)));
     words.dataset.columns = judged ? (refused ? "3" : "2") : "1";
-    why.textContent = refused ? leftOf(draw) : "";
+    why.textContent = refused ? LEFT : "";
     why.hidden = !refused;
     count.textContent = `decision ${at + 1} of ${draws.length}`;
     [back.disabled, on.disabled] = [at === 0, at === draws.length - 1];
@@ -120,14 +120,14 @@ function closest(draws) {
 }
 
 // The likeliest words, the judged one among them, and all others as one.
-function rowsOf({ words, p, q, place, guessed, credit }, residual) {
+function rowsOf({ words, p, q, place, guessed }, residual) {
   const weight = (i) => Math.max(p[i], q[i] ?? 0);
   const order = words.map((_, i) => i).sort((a, b) => weight(b) - weight(a));
   const kept = order.filter((i, rank) => (rank < SHOWN && weight(i) >= LEAST) || i === place);
   const over = (probs) => Math.max(0, 1 - kept.reduce((total, i) => total + (probs[i] ?? 0), 0));
   const rows = kept.map((i) => ({ word: words[i], p: p[i], q: q[i] ?? 0, chosen: i === place, guessed: guessed[i] }));
   rows.push({ word: "all others", p: over(p), q: q.length ? over(q) : 0, chosen: false, guessed: false });
-  const rest = q.length ? residual(rows.map((row) => row.p), rows.map((row) => row.q), credit) : [];
+  const rest = q.length ? residual(rows.map((row) => row.p), rows.map((row) => row.q)) : [];
   return rows.map((row, i) => ({ ...row, rest: rest[i] ?? 0 }));
 }
 
@@ -144,14 +144,7 @@ function sentence(draws, at, sampled, after) {
   const [drawn, bound] = apart(uniform, acceptance);
   const verdict = refusal(draws[at]) ? `u = ${drawn} ≥ ${bound}: refused.` : `u = ${drawn} < ${bound}: kept.`;
   const odds = `“${word}” after “${after}”: the target gives it p = ${number(p[place])}, the draft q = ${number(q[place])}`;
-  if (sampled === "traversal") return `${odds}. Its branch, judged as a whole from its end, is kept with probability ${bound}. ${verdict}`;
   return acceptance === 1 ? `${odds}, no more than p, so it is kept for certain. ${verdict}` : `${odds}, so it is kept with probability p / q = ${bound}. ${verdict}`;
-}
-
-function leftOf({ p, q, credit }) {
-  if (p.every((own, place) => credit * own <= q[place])) return "The draft offers more of every word than this branch may still claim, so p itself is left.";
-  const formula = credit < 1 ? `(${number(credit)} p − q)₊` : "(p − q)₊";
-  return `What the target wants beyond the draft's offer, ${formula} scaled to one, is what the next draw uses. ${WHY}`;
 }
 
 function header(judged, refused) {
@@ -159,10 +152,10 @@ function header(judged, refused) {
   return names.map((name) => styled("span", "coin-head", name));
 }
 
-function barsOf({ word, p, q, rest, chosen, guessed }, judged, refused, credit) {
+function barsOf({ word, p, q, rest, chosen, guessed }, judged, refused) {
   const name = styled("span", `coin-word${chosen ? " chosen" : ""}${guessed ? " guessed" : ""}`, word);
   const own = barOf("target", p);
-  if (refused && credit === 1) {
+  if (refused) {
     const offered = styled("i", "coin-offered"); // the part of p that q covers
     offered.style.width = `${p ? (100 * Math.min(p, q)) / p : 0}%`;
     own.firstChild.firstChild.append(offered);

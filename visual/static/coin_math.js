@@ -13,9 +13,9 @@ export function createRandom(seed) {
   };
 }
 
-// What the target wants beyond the draft's offer, scaled to one: (credit · p − q)₊.
-export function residual(p, q, credit = 1) {
-  const rest = p.map((own, place) => Math.max(credit * own - q[place], 0));
+// What the target wants beyond the draft's offer, scaled to one: (p − q)₊.
+export function residual(p, q) {
+  const rest = p.map((own, place) => Math.max(own - q[place], 0));
   const mass = sum(rest);
   return mass > 0 ? rest.map((value) => value / mass) : p;
 }

@@ -1,4 +1,4 @@
-// What runs beside each other look like, in the lab and in A against B: the words of one answer with a mark for every
+// What runs beside each other look like in the lab: the words of one answer with a mark for every
 // run, and trees one above the other. Model text enters the page as textContent; labels in figures were escaped in Python.
 
 const TREE = { responsive: true, displayModeBar: false, staticPlot: true };

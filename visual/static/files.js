@@ -1,42 +1,32 @@
-// What a visitor can take along: the run as JSON or as a page of its own, the tree as SVG or PNG, a link to the step.
+// What a visitor can take along: the run as JSON or as a page of its own, a link to the step.
 // Everything is made in the browser from what it already holds; only the empty page comes from the server.
 
 const KEPT = 60_000; // milliseconds for a download to begin
-const LONGEST_NAME = 200; // characters, of a side in a race file
-const TABLES = { ".chosen details .table-scroll": "tree", ".charts .table-scroll": "chart", ".versus-result .table-scroll": "a-and-b", ".pays-found .table-scroll": "pays" };
 
-// frames() and step() are of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
-// both() gives the two runs that are compared, each with its frames as `list`, its `name` and its `run`, or null;
-// `pictures` are of the step on show, see pictures.js; `tables` is that module.
-export function createFiles(root, { frames, whole, address, step, page, both, pictures, tables }) {
+// frames() is of the run on show; page() gives a blank page in two halves, and is missing on a saved one;
+// `tables` is the module of that name.
+export function createFiles(root, { frames, whole, address, page, tables }) {
   const menu = root.querySelector(".files");
   const note = menu.querySelector(".menu-note");
   const button = (name) => menu.querySelector(`[data-file="${name}"]`);
   const drawn = () => Promise.all(frames().map((text) => JSON.parse(text)).filter(({ picture, kind }) => picture && kind === "step").map(async (frame) => ({ ...frame, ...JSON.parse(await unpacked(frame.picture)) })));
-  for (const [selector, name] of Object.entries(TABLES)) tables.addTools(root.querySelector(selector), name, save);
 
   const actions = {
     race: async () => save(await unpacked(JSON.parse(whole().at(-1)).file), "application/json", "specllava-race.json"),
-    both: async () => save(await raceOfTwo(both()), "application/json", "specllava-a-and-b.json"),
     page: async () => {
       note.textContent = "Packing the page …";
       const [before, behind] = await page();
-      save(before + framesText(both() ? await withBoth(both()) : whole()) + behind, "text/html", "specllava-race.html");
+      save(before + framesText(whole()) + behind, "text/html", "specllava-race.html");
     },
-    svg: () => save(pictures.svg(), "image/svg+xml", `specllava-step-${step()}.svg`),
-    png: async () => save(await pictures.png(), "image/png", `specllava-step-${step()}.png`),
-    film: async () => save(await pictures.film((word) => (note.textContent = word)), "image/png", `specllava-step-${step()}-phases.png`),
     nodes: async () => {
       const steps = await drawn();
       const race = JSON.parse(whole().at(-1)).file;
       save(tables.csvOf(tables.nodesTable(steps, race ? tables.traceOf(JSON.parse(await unpacked(race)), steps) : null)), "text/csv", "specllava-nodes.csv");
     },
-    steps: async () => save(tables.csvOf(tables.stepsTable(await drawn())), "text/csv", "specllava-steps.csv"),
     link: async () => {
-      const link = await address.share(JSON.parse(whole().at(-1)).file).catch((refusal) => refusal);
-      if (link instanceof Error) return link.message;
-      const copied = await tables.copied(link);
-      if (!copied) window.prompt("A link to this step", link); // browsers lend the clipboard to secure pages only
+      const link = address.share();
+      const copied = await navigator.clipboard?.writeText(link).then(() => true, () => false); // lent to secure pages only
+      if (!copied) window.prompt("A link to this step", link);
       return copied ? "The link is on the clipboard." : "";
     },
   };
@@ -62,16 +52,13 @@ export function createFiles(root, { frames, whole, address, step, page, both, pi
 
   return { offer };
 
-  // A run can be saved once it is over; a tree at any time; what is recorded has an address, a live run gets one.
+  // A run can be saved once it is over; only what is recorded has an address.
   function offer() {
     if (!menu.open) return;
     const list = frames();
     const over = list.length > 0 && JSON.parse(list.at(-1)).kind === "end";
-    const tree = root.querySelector(".tree .main-svg") !== null;
-    for (const name of ["race", "page", "nodes", "steps"]) button(name).disabled = !over;
-    for (const name of ["svg", "png", "film"]) button(name).disabled = !tree;
+    for (const name of ["race", "page", "nodes"]) button(name).disabled = !over;
     button("page").hidden = !page;
-    button("both").hidden = !both()?.same;
     button("link").hidden = !address.can();
     button("link").disabled = !over;
     note.textContent = over ? "" : "The run can be saved when it is over.";
@@ -79,9 +66,9 @@ export function createFiles(root, { frames, whole, address, step, page, both, pi
 }
 
 // Long texts come packed: gzip, base64. Throws where one has more than `most` bytes.
-export async function unpacked(text, most = Infinity, format = "gzip") {
+export async function unpacked(text, most = Infinity) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format)).getReader();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
   const parts = [];
   let size = 0;
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -90,26 +77,6 @@ export async function unpacked(text, most = Infinity, format = "gzip") {
     parts.push(part.value);
   }
   return new Blob(parts).text();
-}
-
-export async function packed(text, format = "gzip") {
-  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream(format));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
-}
-
-// A race file whose lanes are the two runs' own, and the target alone of whichever has it.
-async function raceOfTwo({ a, b }) {
-  const races = await Promise.all([a, b].map(async ({ list }) => JSON.parse(await unpacked(JSON.parse(list.at(-1)).file))));
-  const [one, other] = [a, b].map(({ name, run }, place) => ({ name: name.slice(0, LONGEST_NAME), trace: races[place].b?.trace ?? races[place][run.led.replace("-", "_")] }));
-  const { image, target_only } = { ...races[0], ...races[1] };
-  return JSON.stringify({ image, target_only, a: one, b: other });
-}
-
-// B's frames, of which the first brings A's along.
-export async function withBoth({ a, b: { list: [first, ...rest], name } }) {
-  const against = await packed(`[${a.list}]`);
-  return [JSON.stringify({ ...JSON.parse(first), against, a_name: a.name, b_name: name }), ...rest];
 }
 
 // The frames as they are inside the page's script element: with no "<", no text can end it.
@@ -124,9 +91,9 @@ function saved([first, ...rest]) {
   return [JSON.stringify({ ...JSON.parse(first), live: false, source: "saved run", example: null }), ...rest];
 }
 
-export function save(content, type, name) {
+function save(content, type, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), KEPT); // some browsers start to read it only later

@@ -41,7 +41,7 @@ const TURN = { question: text, answer: maybe(text), tau: maybe(number), reused: 
 const LESSON = { title: text, question: text, answer: text, place: maybe(text), phase: maybe(text), node: maybe(count), step: maybe(count), number: count, count };
 const PICTURE = (value) => text(value) && /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/=]*$/.test(value);
 const WORDS = list(row(text, text));
-const LED = { ids: list(count), totals: byName(text), doubt: maybe(list(maybe(number))), marks: maybe(list(row(text, count))), cached: count, picture: text };
+const LED = { ids: list(count), totals: byName(text), cached: count, picture: text };
 const RANGE = row(number, number);
 const SHAPES = list({ name: text, path: text });
 const GROUNDING = { ids: list(count), factor: number, words: list({ at: count, seen: number, blank: number, instead: maybe(text), lost: list(number) }) };
@@ -49,10 +49,10 @@ const CHART = { question: text, answer: text, columns: list(text), rows: list(li
 
 const FRAMES = {
   run: { id: text, source: text, setting: text, settings: text, prompt: text, led: lane, drafter: maybe(text), absent: byName(text), speed: number, threshold: maybe(number), ceiling: number,
-    sampled: maybe(text), picture: maybe(PICTURE), lesson: maybe(LESSON), dialogue: maybe(text), turn: maybe(count), turns: maybe(list(TURN)), against: maybe(text), a_name: maybe(text), b_name: maybe(text) },
+    sampled: maybe(text), picture: maybe(PICTURE), lesson: maybe(LESSON), dialogue: maybe(text), turn: maybe(count), turns: maybe(list(TURN)) },
   prefill: { lane, seconds: duration, tokens: WORDS, ids: list(count), prompt_tokens: maybe(count), reused_tokens: maybe(count), image_tokens: maybe(count) },
   step: { lane, seconds: row(duration, duration, duration), tokens: WORDS },
-  end: { totals: byName(text), show: count, charts: list(CHART), numbers: maybe(byName(maybe(number))), turns: maybe(list(TURN)), file: maybe(text), held: maybe(byName(Array.isArray)), grounding: maybe(GROUNDING) },
+  end: { totals: byName(text), show: count, charts: list(CHART), turns: maybe(list(TURN)), file: maybe(text), held: maybe(byName(Array.isArray)), grounding: maybe(GROUNDING) },
 };
 
 // What a step of the lane that is looked at has packed in its `picture`.
@@ -61,7 +61,7 @@ const TREE = {
   data: list({ name: text, uid: text, x: list(maybe(number)), y: list(maybe(number)), text: maybe(list(text)), customdata: maybe(list(count)), marker: object }),
   layout: { meta: { rows: number, width: number, edges: EDGES, checked: maybe(text) }, xaxis: { range: RANGE }, yaxis: { range: RANGE }, shapes: SHAPES },
 };
-const DRAW = { node: count, child: maybe(count), place: count, uniform: number, acceptance: maybe(number), credit: number, words: list(text), guessed: list(flag),
+const DRAW = { node: count, child: maybe(count), place: count, uniform: number, acceptance: maybe(number), words: list(text), guessed: list(flag),
   p: list(number), q: list(number), starts: list(number) };
 const STEP = {
   figure: both(drawable, TREE), pruned: maybe(both(drawable, { y: byName(list(number)), shapes: SHAPES, edges: EDGES, rows: number, range: RANGE })),
@@ -79,18 +79,16 @@ function nodes(value) {
 
 // Throws an `Error` of one line where a page's list of frames is none that can be played; `unpack` gives packed texts.
 export async function checkFrames(list, unpack) {
-  const { against, held } = await checkList(list, unpack);
-  const lists = against ? [JSON.parse(await unpack(against)).map((frame) => JSON.stringify(frame))] : [];
-  lists.push(...Object.values(held ?? {}));
+  const held = await checkList(list, unpack);
+  const lists = Object.values(held ?? {});
   const frames = [list, ...lists].flat().length;
   if (frames > MAX_FRAMES) throw new Error(`it has ${frames.toLocaleString("en")} frames, and at most ${MAX_FRAMES.toLocaleString("en")} are read`);
   for (const one of lists) {
-    const inner = await checkList(one, unpack);
-    if (inner.against || inner.held) throw new Error("a run that it holds beside the first holds runs itself");
+    if (await checkList(one, unpack)) throw new Error("a run that it holds beside the first holds runs itself");
   }
 }
 
-// One run: its `run`, a prefill of every lane before its steps, its `end`. Returns what it holds of other runs.
+// One run: its `run`, a prefill of every lane before its steps, its `end`. Returns the other runs that it holds.
 async function checkList(list, unpack) {
   if (!Array.isArray(list) || !list.every(text)) throw new Error("it holds no list of frames");
   const frames = list.map((frame) => JSON.parse(frame));
@@ -103,7 +101,7 @@ async function checkList(list, unpack) {
     if (!fit) throw new Error(`frame ${place + 1} is no ${kind} that this player can show; if an older specllava saved the page, open it by itself and save its run as JSON`);
   }
   if (!begun.has(led)) throw new Error("the lane that it shows is missing");
-  return { against: frames[0].against, held: frames.at(-1).held };
+  return frames.at(-1).held;
 }
 
 async function checkStep(frame, unpack) {

@@ -4,15 +4,14 @@
 const ROW_PIXELS = 40;
 const VERDICTS = { drafted: "drafted and taken", target: "the target had to say it", first: "came with the prompt" };
 
-export function mount({ element, props, watch, modules, choose }) {
-  const { charts, player, compared, files, tables } = modules;
+export function mount({ element, props, watch, modules }) {
+  const { charts, player, compared } = modules;
   const root = element.querySelector(".lab-result");
   const find = (selector) => root.querySelector(selector);
   const plotly = () => player.loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href);
   let view = null;
 
   find("details").addEventListener("toggle", fillTable);
-  tables.addTools(find("details .table-scroll"), "experiment", files.save);
   watch("value", show);
   show();
 
@@ -23,7 +22,6 @@ export function mount({ element, props, watch, modules, choose }) {
     find(".answer").textContent = view.answer;
     section(".gloss", view.gloss, showGloss);
     section(".closeups", view.closeups, showCloseups);
-    section(".forced-token", view.forced_token, (answers) => showForcedToken(find, answers, choose));
     if (view.grounding) document.dispatchEvent(new CustomEvent("grounded", { detail: view.grounding }));
     fillTable();
     charts.drawPlots(await plotly(), find(".plots"), view.figures);
@@ -71,52 +69,6 @@ export function mount({ element, props, watch, modules, choose }) {
 
 function verdictMark({ share, verdict, title }) {
   return { share, sign: verdict === "target" ? "×" : "", title: `${title}; ${VERDICTS[verdict]}` };
-}
-
-// Two answers beside each other. A word of the original opens its alternatives; choosing one goes on from it.
-function showForcedToken(find, { ids, words, position, rejoined, other }, choose) {
-  const options = find(".options");
-  options.replaceChildren();
-  const buttons = words.map(({ text }, number) => {
-    const button = make("button", number === position ? "said forced" : "said", text.trimStart() || "␣", { type: "button" });
-    button.addEventListener("click", () => open(number));
-    return button;
-  });
-  // Spaces are between the buttons, where a line may break.
-  const spaced = buttons.flatMap((button, number) => (words[number].text.startsWith(" ") ? [" ", button] : [button]));
-  const tellings = [telling("The answer: choose a word", spaced)];
-  if (other) {
-    const kept = other.map((text, number) => make("span", kind(number), text));
-    tellings.push(telling("With the forced word", kept));
-  }
-  find(".tellings").replaceChildren(...tellings);
-
-  function kind(number) {
-    if (number === position) return "forced";
-    return number < position || number >= other.length - rejoined ? "same" : "new";
-  }
-
-  function open(number) {
-    buttons.forEach((button, at) => button.classList.toggle("chosen", at === number));
-    const question = make("p", "", `Instead of “${words[number].text.trim()}”, say:`);
-    const choices = words[number].options.map(({ token, text, chances }) => {
-      const button = make("button", "option", "", { type: "button" });
-      button.append(make("b", "", text), make("small", "", chances));
-      button.addEventListener("click", () => choose([...ids.slice(0, number), token]));
-      return button;
-    });
-    const row = make("div", "choices");
-    row.append(...choices);
-    options.replaceChildren(question, row);
-  }
-}
-
-function telling(title, parts) {
-  const article = make("article", "");
-  const words = make("p", "telling");
-  words.append(...parts);
-  article.append(make("h4", "", title), words);
-  return article;
 }
 
 function make(tag, className, text = "", rest = {}) {

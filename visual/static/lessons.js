@@ -4,9 +4,9 @@
 const SHOWN = 4000; // milliseconds for which a part stays marked
 const TRIES = 100;
 const PLACES = {
-  lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", pays: ".pays", grounding: ".lanes",
+  lanes: ".lanes", timeline: ".timeline", tree: ".scroller", mask: ".mask", cache: ".kv-cache", coin: ".coin-panel", verdict: ".verdict", grounding: ".lanes",
 };
-const BEFORE = { ...PLACES, coin: ".scroller", grounding: ".scroller", pays: ".verdict" }; // where the answer's place would give it away
+const BEFORE = { ...PLACES, coin: ".scroller", grounding: ".scroller" }; // where the answer's place would give it away
 const ASKED_AT = { check: "check", keep: "check" }; // the phase in which a question is asked about another one's result
 const GUESSES = { kind: "guess", level: Infinity, forks: [] }; // every guess, none judged
 

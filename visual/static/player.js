@@ -5,32 +5,26 @@
 // to hear of: `begin(run)`, `said()` as words come or go, `end(frame)`, `step(frame, index, count, playing)` as another step
 // is shown (index from 1), `phase(kind, frame)` as another phase of it is (null: the step as a whole), `view(name)` as
 // another view is chosen. While a part's `holds(now)`, the clock waits.
-const PARTS = ["views", "ribbon", "grounding", "dialogue", "versus", "about", "pays", "phases", "coin", "opening", "lessons", "present", "address"];
+const PARTS = ["views", "grounding", "dialogue", "phases", "coin", "opening", "lessons", "present", "address"];
 
 // `plotly` is the address of the drawing library; `page` gives a blank page to save a run in; `teach` opens a lesson by its
 // number, where no menu of the page does.
-export function mount({ element, props, watch, server, plotly, page, fork, edit, teach, modules }) {
-  const { race, step, charts, files, glossary } = modules;
+export function mount({ element, props, watch, server, plotly, page, edit, teach, modules }) {
+  const { race, step, charts, files } = modules;
   const root = element.querySelector(".player");
   const ready = once(() => window.Plotly ?? loadPlotly(plotly)); // a saved page brings it along
   const lanes = race.createRace(root, modules.lanes.createLanes(root, race.LANES));
-  const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint, fork && goOn), charts.createCharts(root, ready)];
-  glossary.createGlossary(root);
+  const views = [lanes, step.createStep(root, ready, modules.tree_fit.fit, lanes.hint), charts.createCharts(root, ready)];
   const player = new Player(root, ...views, race.duration, files.unpacked);
   let opened = null; // a turn that was picked, instead of the newest
   const frames = () => opened ?? props.value ?? [];
-  const context = { player, step: views[1], plotly: ready, modules, frames, server, fork, edit, teach, open, live: Boolean(server), part, pays: props.pays };
+  const context = { player, step: views[1], plotly: ready, modules, frames, server, edit, teach, open, live: Boolean(server), part };
   player.parts = PARTS.map((name) => modules[name].create(root, context));
   function part(name) {
     return player.parts[PARTS.indexOf(name)];
   }
-  function goOn(tail) {
-    fork([...player.said(), ...tail]);
-    document.getElementById("lab-forced-token")?.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
-  }
-  const pictures = modules.pictures.createPictures(root, { modules, plotly: ready, shown: () => ({ frame: player.told.frame, run: player.run }) });
   const { whole } = part("dialogue");
-  const menu = files.createFiles(root, { frames, whole, address: part("address"), step: () => player.index() + 1, page, both: part("versus").both, pictures, tables: modules.tables });
+  const menu = files.createFiles(root, { frames, whole, address: part("address"), page, tables: modules.tables });
   function open(list) {
     opened = list;
     player.feed(frames());
@@ -154,11 +148,6 @@ class Player {
 
   index() {
     return Math.max(0, this.race.stepsAt(this.time) - 1); // of the step on show, from 0
-  }
-
-  // Ids of the answer before the step on show, its root included.
-  said() {
-    return this.race.led().slice(0, this.index() + 1).flatMap(({ frame }) => frame.ids);
   }
 
   jump(index) {

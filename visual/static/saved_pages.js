@@ -1,7 +1,7 @@
 // Opens saved pages: runs that the player's menu or `trace export` wrote as HTML. Their frames are read as data and checked;
 // markup and scripts of such a page are never used. Nothing leaves the browser.
 
-import { unpacked, withBoth } from "./files.js";
+import { unpacked } from "./files.js";
 import { checkFrames } from "./frame_shapes.js";
 import { newId } from "./site_frames.js";
 
@@ -11,16 +11,8 @@ const MAX_NAME = 200; // characters
 const MARKS = ['<script type="application/json" id="frames">', "</script>"]; // around the frames, see standalone.html
 const MAKE = "python -m specllava trace export race.json --html race.html";
 
-// Returns the frames of one page, or of two as A and B. Throws an `Error` of one line that names the file.
-export async function framesOfFiles(files) {
-  if (files.length !== 1 && files.length !== 2) throw new Error(`${files.length} files were chosen: open one saved page, or two to compare`);
-  const pages = await Promise.all(files.map(read));
-  if (pages.length === 1) return pages[0].list;
-  if (pages.some(({ several }) => several)) throw new Error("two pages are compared where each holds one run: one of these holds several");
-  return withBoth({ a: pages[0], b: pages[1] });
-}
-
-async function read(file) {
+// Returns the frames of a page. Throws an `Error` of one line that names the file.
+export async function framesOfFile(file) {
   const name = file.name.replace(/\p{C}/gu, "").slice(-MAX_NAME); // without control characters
   try {
     if (file.size > MAX_BYTES) throw new Error(`it has ${file.size.toLocaleString("en")} bytes, and at most ${MAX_BYTES.toLocaleString("en")} are read`);
@@ -32,9 +24,8 @@ async function read(file) {
       if (size > MAX_UNPACKED) throw new Error(`it unpacks to ${size.toLocaleString("en")} bytes and more, and at most ${MAX_UNPACKED.toLocaleString("en")} are read`);
       return whole;
     });
-    const [run, end] = [JSON.parse(list[0]), JSON.parse(list.at(-1))];
-    const shown = { ...run, id: newId(), live: false, source: `from ${name}`, example: null };
-    return { name, several: Boolean(run.against || end.held), list: [JSON.stringify(shown), ...list.slice(1)] };
+    const shown = { ...JSON.parse(list[0]), id: newId(), live: false, source: `from ${name}`, example: null };
+    return [JSON.stringify(shown), ...list.slice(1)];
   } catch (refusal) {
     const why = refusal.constructor === Error ? refusal.message : "what it holds is damaged"; // no JSON, no gzip, no base64
     throw new Error(`${name}: ${why}`);

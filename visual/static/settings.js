@@ -2,13 +2,10 @@
 // DecodingConfig; which options count for now, and the summary of them, is asked of the server after every change.
 
 const MANY = 150; // milliseconds in which changes reach the server as one
-const NAMED = "set-"; // before an option's name in the address; a pair's has none
-const PAIR = "pair";
+const NAMED = "set-"; // before an option's name in the address
 const LONGEST = 2000; // characters of a value in an address
 
-// `editors` has, by an option's name, what makes an editor beside its field (draw_tree.js); `pair_choice` makes the choice
-// of another pair, which the server knows afresh each time that the drawer opens.
-export function mount({ element, props, watch, server, editors, pair_choice }) {
+export function mount({ element, props, watch, server }) {
   const root = element.querySelector(".settings");
   const find = (selector) => root.querySelector(selector);
   const drawer = find(".drawer");
@@ -17,7 +14,6 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   let asked = 0;
   let soon = 0;
 
-  const pairs = (option) => pair_choice.create(option, change, () => server.pairs(null));
   const change = (changes) => {
     props.value = { ...props.value, ...changes };
     show();
@@ -26,20 +22,15 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   };
 
   find(".presets").append(...props.presets.map((preset) => presetButton(preset, () => change(kept(preset.changes, props.value)))));
-  find(".options").append(...props.groups.map((group) => section(group, controls, { change, run, editors, pairs })));
-  find(".settings-open").addEventListener("click", () => {
-    drawer.showModal();
-    for (const control of controls.values()) control.ask?.();
-  });
+  find(".options").append(...props.groups.map((group) => section(group, controls, { change })));
+  find(".settings-open").addEventListener("click", () => drawer.showModal());
   find(".drawer-close").addEventListener("click", () => drawer.close());
   drawer.addEventListener("click", (event) => event.target === drawer && drawer.close()); // beside the drawer
   find(".drawer-run").addEventListener("click", run);
   watch("value", show);
   describe(props.described);
-  const query = new URLSearchParams(location.search);
-  const linked = addressed(props.groups, query);
+  const linked = addressed(props.groups, new URLSearchParams(location.search));
   if (Object.keys(linked).length) change(linked);
-  controls.get(PAIR)?.choose(query.get(PAIR), linked);
   show();
 
   function run() {
@@ -47,17 +38,8 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
     document.querySelector(props.run).click();
   }
 
-  // The questions of the chosen pair, or of the page's own.
-  function suggest() {
-    const rows = [...document.querySelectorAll(".suggestions")];
-    const [family] = (props.value[PAIR] ?? "").split("-"); // pairs of one target share the start of their names
-    const chosen = rows.find(({ id }) => id === `suggest-${family}`) ?? rows[0];
-    for (const row of rows) row.classList.toggle("of-another", row !== chosen);
-  }
-
   function show() {
-    suggest();
-    for (const [name, control] of controls) control.show(props.value[name], props.value);
+    for (const [name, control] of controls) control.show(props.value[name]);
     find(".presets").querySelectorAll("button").forEach((button, place) => {
       const chosen = Object.entries(kept(props.presets[place].changes, props.value)).every(([name, value]) => same(value, props.value[name]));
       button.setAttribute("aria-pressed", String(chosen));
@@ -84,9 +66,9 @@ export function mount({ element, props, watch, server, editors, pair_choice }) {
   }
 }
 
-// Options of a link, as the form holds them; the server refuses what is none. A pair is chosen, and loaded when it runs.
+// Options of a link, as the form holds them; the server refuses what is none.
 function addressed(groups, query) {
-  const options = groups.flatMap(({ options }) => options).filter(({ name, loads }) => !loads && query.has(NAMED + name));
+  const options = groups.flatMap(({ options }) => options).filter(({ name }) => query.has(NAMED + name));
   return Object.fromEntries(options.map(({ name, bounds }) => {
     const value = query.get(NAMED + name).slice(0, LONGEST);
     return [name, bounds && value !== "" ? Number(value) : value];
@@ -95,10 +77,9 @@ function addressed(groups, query) {
 
 function keepInAddress(groups, value, defaults) {
   const address = new URL(location.href);
-  for (const { name, loads } of groups.flatMap(({ options }) => options)) {
-    const key = loads ? name : NAMED + name;
-    if (same(value[name], defaults[name])) address.searchParams.delete(key);
-    else address.searchParams.set(key, value[name] ?? "");
+  for (const { name } of groups.flatMap(({ options }) => options)) {
+    if (same(value[name], defaults[name])) address.searchParams.delete(NAMED + name);
+    else address.searchParams.set(NAMED + name, value[name] ?? "");
   }
   history.replaceState(history.state, "", address);
 }
@@ -121,10 +102,9 @@ function presetButton({ title, because }, choose) {
   return button;
 }
 
-function section({ title, options }, controls, { change, run, editors, pairs }) {
+function section({ title, options }, controls, { change }) {
   const rows = options.map((option) => {
-    const control = option.loads ? pairs(option) : option.choices ? choice(option, change) : typed(option, change);
-    if (editors[option.name]) edited(control, editors[option.name]({ most: option.most, change: (value) => change({ [option.name]: value }), run }));
+    const control = option.choices ? choice(option, change) : typed(option, change);
     controls.set(option.name, control);
     return control.row;
   });
@@ -155,16 +135,6 @@ function typed({ name, title, help, bounds, usual, step }, change) {
     if (slider) slider.value = value ?? usual[0];
   };
   return { row, show, refuse: refusal(row, [field]) };
-}
-
-// A control whose value may be made in an editor, too.
-function edited(control, editor) {
-  const { show } = control;
-  control.row.append(editor.element);
-  control.show = (value, settings) => {
-    show(value);
-    editor.show(value, settings);
-  };
 }
 
 function refusal(row, inputs) {

@@ -3,9 +3,9 @@
 
 import { followLink } from "./site_link.js";
 import { opened } from "./site_frames.js";
-import { framesOfFiles } from "./saved_pages.js";
+import { framesOfFile } from "./saved_pages.js";
+import { HELD, MARK } from "./address.js";
 
-const RACE = "#race="; // before a run that is packed into an address, see address.js
 const find = (selector) => document.querySelector(selector);
 const site = JSON.parse(find("#site").textContent);
 const names = site.modules.map((name) => name.slice(0, -3));
@@ -17,7 +17,7 @@ let changed = null; // called when other frames are shown
 let asked = 0; // the latest request: those before it come too late
 
 follow();
-window.addEventListener("popstate", () => (!location.hash || location.hash.startsWith(RACE)) && follow()); // another place of the page is no other run
+window.addEventListener("popstate", () => (!location.hash || location.hash.startsWith(MARK)) && follow()); // another place of the page is no other run
 theme();
 find("#site-waiting").remove();
 find(".skip").addEventListener("click", () => find(".stage").focus());
@@ -30,7 +30,7 @@ document.addEventListener("click", (event) => {
 });
 
 find("#site-file").addEventListener("change", ({ target }) => {
-  openFiles([...target.files]);
+  if (target.files.length) openFile(target.files);
   target.value = ""; // the same file can be opened again
 });
 for (const event of ["dragover", "dragleave", "drop"]) document.addEventListener(event, dragged);
@@ -39,7 +39,7 @@ function dragged(event) {
   if (!event.dataTransfer?.types.includes("Files")) return;
   event.preventDefault();
   document.body.classList.toggle("dropping", event.type === "dragover");
-  if (event.type === "drop") openFiles([...event.dataTransfer.files]);
+  if (event.type === "drop") openFile(event.dataTransfer.files);
 }
 
 function go(query) {
@@ -62,25 +62,18 @@ async function follow() {
     const frames = opened(await answer.json(), { turn: link.turn, step: link.step, lesson: link.lesson?.words });
     if (request !== asked) return;
     show(frames);
-    say(location.hash.startsWith(RACE) ? packedRun() : link.notice, "warning");
+    say(location.hash.startsWith(MARK) ? HELD : link.notice, "warning");
   } catch (error) {
     if (request === asked) say(`This run could not be loaded (${error.message}). Please try again.`, "error");
   }
 }
 
-// A run in the address is a race file, of which a server makes frames: the link to one takes it along.
-function packedRun() {
-  const link = site.live && document.querySelector(`.links a[href="${CSS.escape(site.live)}"]`);
-  if (!link) return "This link holds a run that a page with a server opens: put the part from # on behind the address of one (python app.py).";
-  link.href = `${site.live}${location.hash}`;
-  return "This link holds a run that a page with a server opens: follow “Live page” above.";
-}
-
-// Opens files of the visitor's; one that cannot be opened changes only the notice.
-async function openFiles(files) {
+// Opens a file of the visitor's; one that cannot be opened changes only the notice.
+async function openFile(files) {
   const request = ++asked;
   try {
-    const frames = await framesOfFiles(files);
+    if (files.length !== 1) throw new Error(`${files.length} files were chosen: open one saved page`);
+    const frames = await framesOfFile(files[0]);
     if (request !== asked) return;
     history.pushState(null, "", location.pathname);
     show(frames);
@@ -111,7 +104,7 @@ function show(frames) {
 function start() {
   modules.player.mount({
     element: find("#show"),
-    props: { get value() { return shown; }, pays: find("#pays").textContent },
+    props: { get value() { return shown; } },
     watch: (_, heard) => (changed = heard),
     plotly: address(site.plotly),
     page: blank,

@@ -35,7 +35,7 @@ if (run.picture?.startsWith("data:image/")) {
 }
 modules.player.mount({
   element: document.getElementById("show"),
-  props: { get value() { return frames(); }, pays: document.getElementById("pays").textContent },
+  props: { get value() { return frames(); } },
   watch: (_, heard) => (changed = heard),
   modules,
 });

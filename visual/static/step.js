@@ -2,7 +2,7 @@
 // Model text enters the page as textContent only; the labels inside the figure were escaped in Python.
 
 const CONFIG = { responsive: true, displaylogo: false, doubleClick: "reset", scrollZoom: false,
-  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+  modeBarButtons: [["zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg", filename: "specllava-step" } };
 const LOWEST = 220; // pixels that a tree has at least where it grows to the right
 const HALO = 23;
 const CHOSEN_HALO = 28;
@@ -20,10 +20,9 @@ const COLUMNS = [
   ["Target's choice", (n) => n.choice ?? ""], ["Verdict", (n) => n.said],
 ];
 
-// `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at. `goOn(ids)` asks for
-// an answer that goes on from a rejected guess, with the ids from below the root down to it; on a saved page nobody can.
-// `fit` makes a figure fit its card.
-export function createStep(root, plotlyReady, fit, hint, goOn) {
+// `hint(count)` marks the first words of the step in its lane: those on the branch that is looked at. `fit` makes a
+// figure fit its card.
+export function createStep(root, plotlyReady, fit, hint) {
   const find = (selector) => root.querySelector(selector);
   const chart = find(".tree");
   const tell = (event, detail) => chart.dispatchEvent(new CustomEvent(event, { detail })); // "drawn": which step, "node": whose card
@@ -38,7 +37,6 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
   let room = 0; // pixels of height; only grows while runs are live, so that the page does not jump
 
   details.addEventListener("toggle", () => frame && fillTable());
-  find(".node-go").addEventListener("click", () => goOn(branch(chosen).slice(1).map((id) => frame.nodes.token[id])));
   pruned.addEventListener("change", () => frame && redraw());
 
   function show(next, index, count, quiet) {
@@ -176,12 +174,6 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     return nodes;
   }
 
-  // A guess that the target turned down, or was not asked about, right after the accepted ones.
-  function refused(id) {
-    const codes = branch(id).map((node) => frame.nodes.verdict[node]);
-    return "rp".includes(codes.pop()) && codes.every((code) => "oa".includes(code));
-  }
-
   function card(id) {
     const { nodes } = frame;
     const read = (name) => nodes[name]?.[id] ?? null; // older saved pages lack a column
@@ -202,7 +194,6 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     find(".node-verdict").dataset.verdict = node.verdict;
     find(".node-path").textContent = `… ${node.path}`;
     find(".node-reason").textContent = node.reason;
-    find(".node-go").hidden = !goOn || !refused(id);
     find(".node-facts").replaceChildren(...facts(node).flatMap(([name, value]) => [styled("dt", name), styled("dd", value)]));
   }
 
@@ -231,7 +222,6 @@ export function createStep(root, plotlyReady, fit, hint, goOn) {
     if (!live || !room) room = matchMedia("(min-width: 761px)").matches ? LOWEST : 0;
     chart.style.visibility = "hidden"; // another run's tree, until this one's clock has reached a step
     for (const part of ["node-word", "node-verdict", "node-path", "node-facts", "node-reason", "chosen .table-scroll"]) find(`.${part}`).replaceChildren();
-    find(".node-go").hidden = true;
     find(".step-name").textContent = "Step";
     find(".with-pruned span").textContent = "nothing pruned";
     pruned.disabled = true;

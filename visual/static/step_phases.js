@@ -162,7 +162,6 @@ const RULES = { // how a guess comes to stay
   greedy: "Where its word equals the guess, the guess stays",
   best: "The large model draws its own word by chance; where it equals the guess, the guess stays",
   drawn: "A coin keeps each guess with the probability shown, so that chance stays the large model's",
-  traversal: "A coin keeps each branch with the probability shown, so that chance stays the large model's",
 };
 
 function acceptWords(step) {

@@ -1,10 +1,9 @@
-// Tables as files: the nodes and the steps of a run, and whatever table is on show, as CSV and for the clipboard. Model
-// text is a cell that no spreadsheet computes; the same rule in Python is specllava/findings/comparison_tables.py.
+// The nodes of a run as a table, and a table as CSV. Model text is a cell that no spreadsheet computes; the same rule in
+// Python is specllava/findings/comparison_tables.py.
 
 const FORMULA = /^[\s\x1c-\x1f\x85]*[=+\-@＝＋－＠]|^[\t\r\n]/u;
 const VERDICTS = { o: "root", a: "accepted", r: "rejected", u: "never reached", n: "the target's own", p: "pruned" };
 const NODE = ["step", "node", "parent", "depth", "token", "token_id", "verdict", "entropy_nats", "draft_probability", "target_probability", "draft_rank", "target_rank", "target_choice", "why"];
-const STEP = ["step", "drafted", "pruned", "depth", "accepted", "emitted", "text", "first_entropy_nats", "draft_ms", "verify_ms", "keep_ms"];
 
 // A text that a spreadsheet would compute begins with an apostrophe.
 export const inert = (cell) => (typeof cell === "string" && FORMULA.test(cell) ? `'${cell}` : cell ?? "");
@@ -12,44 +11,6 @@ export const inert = (cell) => (typeof cell === "string" && FORMULA.test(cell) ?
 export const csvOf = ({ columns, rows }) => [columns, ...rows].map((cells) => `${cells.map((cell) => quoted(String(inert(cell)))).join(",")}\n`).join("");
 
 const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-
-// For pasting: a cell between tabs, a row a line.
-export const pasteOf = ({ columns, rows }) => [columns, ...rows].map((cells) => cells.map((cell) => inert(String(cell ?? "").replace(/\s+/g, " "))).join("\t")).join("\n");
-
-// A table of the page as it is shown.
-export function readTable(table) {
-  const [head, ...rows] = [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.replace(/\s+/g, " ").trim()));
-  return { columns: head, rows };
-}
-
-// Two buttons before a table's box: its table at the click as a file, and on the clipboard.
-export function addTools(scroll, name, save) {
-  const said = Object.assign(document.createElement("span"), { className: "table-said" });
-  said.setAttribute("role", "status");
-  const line = Object.assign(document.createElement("p"), { className: "table-tools" });
-  const button = (text, act) => {
-    const made = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: text });
-    made.addEventListener("click", async () => {
-      const table = scroll.querySelector("table");
-      said.textContent = table ? await act(readTable(table)) : "There is no table yet.";
-    });
-    return made;
-  };
-  line.append(
-    button("CSV", (table) => {
-      save(csvOf(table), "text/csv", `specllava-${name}.csv`);
-      return "Saved.";
-    }),
-    button("Copy", async (table) => ((await copied(pasteOf(table))) ? "Copied." : "This browser lends no clipboard here: save the CSV instead.")),
-    said,
-  );
-  scroll.before(line);
-}
-
-// Browsers lend the clipboard to secure pages only.
-export const copied = async (text) => Boolean(await navigator.clipboard?.writeText(text).then(() => true, () => false));
-
-// --- a whole run ----------------------------------------------------------------------------------
 
 // `steps` are frames of the lane that is drawn, unpacked; `trace` is of the race file, with all digits, or null.
 export function nodesTable(steps, trace) {
@@ -67,19 +28,9 @@ export function nodesTable(steps, trace) {
   return { columns: NODE, rows };
 }
 
-export function stepsTable(steps) {
-  const rows = steps.map(({ nodes, tokens, seconds, doubt }, place) => {
-    const count = (codes) => [...nodes.verdict].filter((code) => codes.includes(code)).length;
-    const depths = depthsOf(nodes.parent).filter((_, node) => "aru".includes(nodes.verdict[node]));
-    return [place + 1, count("aru"), count("p"), Math.max(0, ...depths), count("a"), tokens.length, tokens.map(([text]) => text).join(""), doubt?.[0] ?? null,
-      ...seconds.map((part) => Number((1000 * part).toFixed(4)))];
-  });
-  return { columns: STEP, rows };
-}
-
 // The trace of a race file whose steps are these; null where there is none.
 export function traceOf(race, steps) {
-  const traces = [race, ...(race?.dialogue ?? [])].flatMap((one) => [one?.speculative, one?.a?.trace, one?.b?.trace]);
+  const traces = [race, ...(race?.dialogue ?? [])].map((one) => one?.speculative);
   const same = (trace) => trace?.steps?.length === steps.length && trace.steps.every(({ emitted }, place) => String(emitted) === String(steps[place].ids));
   return traces.find(same) ?? null;
 }

@@ -6,7 +6,7 @@
   const page = document.documentElement;
   const query = new URLSearchParams(location.search);
   const named = query.get("view");
-  const linked = ["lesson", "example", "turn", "step", "present", "pair"].some((name) => query.has(name)) || location.hash.includes("race=");
+  const linked = ["lesson", "example", "turn", "step", "present"].some((name) => query.has(name));
   page.dataset.view = VIEWS.includes(named) ? named : left() ?? (linked ? "explain" : page.dataset.view ?? "opening");
 
   // A page within another's frame may have no storage.

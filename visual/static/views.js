@@ -3,7 +3,6 @@
 
 export function create(root, { player, step }) {
   const page = document.documentElement;
-  page.dataset.view ??= kept() ?? "explain"; // a page without a first paint
   const links = () => document.querySelectorAll("[data-opens-view]");
 
   // Names the view where the stylesheet looks for it, and marks its link.
@@ -41,14 +40,10 @@ export function create(root, { player, step }) {
 }
 
 // A page within another's frame may have no storage: the next visit begins with the opening again.
-const keep = (view) => stored((storage) => storage.setItem("specllava.view", view));
-const kept = () => stored((storage) => storage.getItem("specllava.view"));
-
-function stored(use) {
+function keep(view) {
   try {
-    return use(localStorage);
+    localStorage.setItem("specllava.view", view);
   } catch (refused) {
     console.debug("the view is not remembered:", refused.name);
-    return null;
   }
 }

@@ -1,1 +1,1 @@
-"""Growth of a draft tree: the level-by-level builder, the tree rules, static shapes and the cost model. No torch."""
+"""Growth of a draft tree: the level-by-level builder, the tree rules and static shapes. No torch."""

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from specllava.core.growth.forecast import Forecast
 from specllava.core.tree import ROOT_PARENT, DraftTree
-
-COST_MODEL = "cost_model"  # the field of a rule that goes by measured costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +87,6 @@ class GrowthRule(ABC):
     def select(self, builder: TreeBuilder) -> list[int]:
         """Return the nodes for the target to verify, in growing order, without the root; parents before children."""
 
-    @property
-    def forecast(self) -> Forecast | None:
-        """What a device may expand before the rule is asked; ``None``: nothing is known beforehand."""
-        return None
-
     def update(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Learn that the target kept ``path`` (the root first) of the last tree; most rules learn nothing."""
         return
@@ -119,7 +111,6 @@ class RuleInfo:
         help: one clause for ``--help`` and the page.
         colour, symbol: of its point in charts.
         bench_options: options that suit it best in the benchmark, from a configuration (``docs/notes/defaults.md``).
-        compared: benchmark and lab run it beside the others; not where its tree is whatever the user drew.
     """
 
     name: str
@@ -128,23 +119,13 @@ class RuleInfo:
     colour: str
     symbol: str
     bench_options: Callable[[Any], Mapping[str, Any]] = lambda config: {}
-    compared: bool = True
 
     @property
     def options(self) -> tuple[str, ...]:
         """Fields of ``DecodingConfig`` that the rule reads."""
-        return tuple(name for name in self._fields if name != COST_MODEL)
+        return tuple(field.name for field in fields(self.build) if field.init)  # type: ignore[arg-type]
 
     @property
     def drawable(self) -> bool:
         """Whether children may be drawn from the draft, see :attr:`GrowthRule.drawable`."""
         return bool(getattr(self.build, "drawable", False))
-
-    @property
-    def costed(self) -> bool:
-        """Whether the rule needs the pair's cost model."""
-        return COST_MODEL in self._fields
-
-    @property
-    def _fields(self) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(self.build) if field.init)  # type: ignore[arg-type]

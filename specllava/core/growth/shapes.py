@@ -1,10 +1,7 @@
-"""Shapes of trees that are fixed before decoding: as configured, node by node or by level, or the best one for measured
-acceptance.
-"""
+"""Shapes of trees that are fixed before decoding: as configured by level, or the best one for measured acceptance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -18,55 +15,20 @@ def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:
     These are Cartesian trees. The tree ends at ``depth``, where ``branching`` ends, or at ``nodes`` nodes,
     counted level by level.
     """
-    parents: list[int] = []
-    level = [0]
-    for wanted in branching[:depth]:
-        below = [node for node in level for _ in range(wanted)][: nodes - len(parents)]
-        level = list(range(len(parents) + 1, len(parents) + len(below) + 1))
-        parents += below
-    return drawn_shape(parents, depth, nodes)
-
-
-def drawn_shape(parents: Sequence[int], depth: int, nodes: int) -> Shape:
-    """Build the shape in which node ``i + 1`` is a child of node ``parents[i]``; node 0 is the root.
-
-    Children of one parent keep their order. As a fixed shape, the tree ends at ``depth``, or at ``nodes`` nodes,
-    counted level by level.
-    """
-    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
-    for node, parent in enumerate(parents, start=1):
-        children[parent].append(node)
     counts: list[list[int]] = []  # children of each node, level by level
-    left, here = nodes, [0]
-    for _ in range(depth):
+    left, here = nodes, 1
+    for wanted in branching[:depth]:
         level = []
-        for node in here:
-            level.append(min(len(children[node]), left))
+        for _ in range(here):
+            level.append(min(wanted, left))
             left -= level[-1]
         counts.append(level)
-        here = [child for node, kept in zip(here, level, strict=True) for child in children[node][:kept]]
-    shapes: list[Shape] = [()] * sum(counts[-1])
+        here = sum(level)
+    shapes: list[Shape] = [()] * here
     for level in reversed(counts):
         below = iter(shapes)
         shapes = [tuple(next(below) for _ in range(count)) for count in level]
     return shapes[0]
-
-
-def check_parents(parents: tuple[int, ...], max_children: int) -> tuple[int, ...]:
-    """Return the parents of a tree's nodes below the root, as :func:`drawn_shape` takes them.
-
-    Raises:
-        ValueError: a parent that does not come before its child, or with more than ``max_children``.
-    """
-    children = [0] * (len(parents) + 1)
-    for node, parent in enumerate(parents, start=1):
-        if not 0 <= parent < node:
-            edge = f"node {node} is below node {parent}"
-            raise ValueError(f"{edge}, but a parent comes first: 0, the root, to {node - 1}")
-        children[parent] += 1
-        if children[parent] > max_children:
-            raise ValueError(f"node {parent} has more than {max_children} children: put some below another node")
-    return parents
 
 
 @lru_cache(maxsize=64)

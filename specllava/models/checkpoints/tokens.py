@@ -74,9 +74,9 @@ def escape_special_tokens(text: str, special: Sequence[str]) -> str:
 
 
 def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the ids of the tokens of image and video slots; none for a plain language model."""
-    found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
-    return tuple(one for one in found if one is not None)
+    """Return the ids of the tokens of image slots; none for a plain language model."""
+    found = getattr(config, "image_token_id", None)
+    return () if found is None else (found,)
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

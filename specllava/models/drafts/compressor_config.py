@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
-OperatorName = Literal["prune", "pool", "conv", "resampler", "text", "weighted", "concatenated", "merge"]
+OperatorName = Literal["prune", "pool", "conv", "resampler", "text", "merge"]
 CompressorKind = Literal[OperatorName, "gate"]
 KINDS: Final[tuple[CompressorKind, ...]] = (*get_args(OperatorName), "gate")
-MAX_WEIGHTED = 5  # the paper's bound for the weighted sum
+RETIRED: Final = frozenset({"weighted_ratio"})  # options of operators that are gone, which drafts on disk still name
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,6 @@ class CompressorConfig:
         kind: one operator for every prompt, or ``gate``, which chooses one of ``branches`` by the question.
         prune_ratio, pool_ratio, conv_ratio, merge_ratio: slots for each entry that is kept.
         queries: entries that the resampler makes of a picture.
-        weighted_ratio: the one ratio of prune, pool and conv in their weighted sum.
         branches: operators between which the gate chooses.
         temperature: of the gate's Gumbel-Softmax in training.
 
@@ -35,7 +34,6 @@ class CompressorConfig:
     pool_ratio: int = 20
     conv_ratio: int = 3
     queries: int = 2
-    weighted_ratio: int = 3
     branches: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text")
     temperature: float = 0.5
     merge_ratio: int = 20
@@ -43,11 +41,9 @@ class CompressorConfig:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"unknown compressor {self.kind!r}: choose one of {', '.join(KINDS)}")
-        for name in ("prune_ratio", "pool_ratio", "conv_ratio", "weighted_ratio", "merge_ratio"):
+        for name in ("prune_ratio", "pool_ratio", "conv_ratio", "merge_ratio"):
             if not getattr(self, name) >= 2:
                 raise ValueError(f"the compressor's {name} is {getattr(self, name)}: it is 2 or more")
-        if self.weighted_ratio > MAX_WEIGHTED:
-            raise ValueError(f"the compressor's weighted_ratio is {self.weighted_ratio}: it is {MAX_WEIGHTED} at most")
         if self.queries < 1 or not self.temperature > 0:
             raise ValueError(f"the compressor has {self.queries} queries and temperature {self.temperature}: both > 0")
         if len(self.branches) < 2 or len({*self.branches}) < len(self.branches):
@@ -62,10 +58,11 @@ class CompressorConfig:
         Raises:
             ValueError: an option that is not known, and as above.
         """
-        if unknown := sorted({*settings} - {one.name for one in fields(cls)}):
+        named = {name: value for name, value in settings.items() if name not in RETIRED}
+        if unknown := sorted({*named} - {one.name for one in fields(cls)}):
             raise ValueError(f"the compressor has no option {unknown[0]}")
-        branches = {"branches": tuple(settings["branches"])} if "branches" in settings else {}
-        return cls(**{**settings, **branches})
+        branches = {"branches": tuple(named["branches"])} if "branches" in named else {}
+        return cls(**{**named, **branches})
 
     def settings(self) -> dict[str, Any]:
         """Return the options as JSON data for a model's configuration."""

@@ -8,7 +8,7 @@ that would not become shorter stays as it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -177,44 +177,6 @@ class TextOnly(Operator):
         return entries[:0]
 
 
-class Combined(Operator):
-    """Operator made of others."""
-
-    def __init__(self, parts: Sequence[Operator]) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-
-    @property
-    def operators(self) -> list[Operator]:
-        return [part for part in self.parts if isinstance(part, Operator)]
-
-
-class Weighted(Combined):
-    """Sum of operators of one ratio; a router on the picture's mean entry weighs them."""
-
-    def __init__(self, parts: Sequence[Operator], width: int) -> None:
-        super().__init__(parts)
-        self.router = nn.Linear(width, len(parts))
-
-    def _count(self, slots: int) -> int:
-        return self.operators[0].kept(slots)
-
-    def _compress(self, entries: Tensor) -> Tensor:
-        weights = self.router(entries.mean(0)).softmax(-1)
-        made = torch.stack([part(entries) for part in self.operators])  # [parts, kept, width]
-        return torch.einsum("p,pkw->kw", weights, made)
-
-
-class Concatenated(Combined):
-    """Results of several operators, concatenated."""
-
-    def _count(self, slots: int) -> int:
-        return sum(part.kept(slots) for part in self.operators)
-
-    def _compress(self, entries: Tensor) -> Tensor:
-        return torch.cat([part(entries) for part in self.operators])
-
-
 def build_operator(name: OperatorName, config: CompressorConfig, width: int, heads: int) -> Operator:
     """Build an operator over entries ``[slots, width]``, its attention with ``heads``."""
     build: dict[OperatorName, Callable[[], Operator]] = {
@@ -224,10 +186,7 @@ def build_operator(name: OperatorName, config: CompressorConfig, width: int, hea
         "conv": lambda: Conv(config.conv_ratio, width),
         "resampler": lambda: Resampler(config.queries, width, heads),
         "text": TextOnly,
-        "weighted": lambda: Weighted([Prune(ratio), Pool(ratio), Conv(ratio, width)], width),
-        "concatenated": lambda: Concatenated([build[part]() for part in ("prune", "pool", "conv", "resampler")]),
     }
-    ratio = config.weighted_ratio
     return build[name]()
 
 

@@ -45,7 +45,7 @@ class SlotDraftConfig(PretrainedConfig):
     Args:
         target_type: model type of the targets whose slots it reads.
         slot_size: width of their embeddings.
-        image_token_id, video_token_id: tokens of slots, as in the target; ``None`` where it has no videos.
+        image_token_id: token of slots, as in the target.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
     """
 
@@ -56,7 +56,6 @@ class SlotDraftConfig(PretrainedConfig):
     target_type: str = ""
     slot_size: int = 0
     image_token_id: int = -1
-    video_token_id: int | None = None
     projector_hidden_act: str = "gelu"
     compressor: dict[str, Any] | None = None
     tie_word_embeddings: bool = False

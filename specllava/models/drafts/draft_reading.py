@@ -6,7 +6,6 @@ from dataclasses import astuple, dataclass
 from typing import Literal
 
 DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
-LayoutName = Literal["eagle-sglang", "eagle-vllm", "eagle3", "speculators"]  # that one is exported in
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.language_model import FULL, SLIDING, input_device
+from specllava.models.checkpoints.language_model import FULL, input_device
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 from specllava.models.drafts.feature_draft import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
 
@@ -27,7 +27,7 @@ LAYER_SEMANTICS: Final = "eagle_aux_layer_semantics"  # whose numbers these are:
 METHOD: Final = "speculators_model_type"
 EAGLES: Final = ("eagle", "eagle3")
 STATE_OFFSETS: Final = {"vllm": 0, "sglang": 1}  # hidden state, less the number that is written for it
-VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "norm_output")
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "rms_norm_eps", "max_position_embeddings", "hidden_act",
@@ -129,6 +129,7 @@ def feature_config(
     asked = asked or DraftReading()
     if settings.get("model_type") == FeatureDraftConfig.model_type:
         own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        _check_unread(name, settings, own.num_hidden_layers)
         layers, config = list(asked.draft_state_layers or own.state_layers), own
         if len(layers) != len(own.state_layers):
             raise ValueError(f"{name} reads {len(own.state_layers)} hidden states, not the {len(layers)} of {layers}")
@@ -152,6 +153,7 @@ def _published_config(
     kind = _format(name, weights, asked.draft_format)
     eagle3 = kind == "eagle3"
     count = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
+    _check_unread(name, sizes, count)
     named = asked.draft_state_layers is not None or AUX_LAYERS in settings or AUX_LAYERS in _eagle_config(settings)
     text, bare = target.get_text_config(), eagle3 and _eagle_config(settings).get("use_aux_hidden_state") is False
     fusion = None if bare else weights.get("fc.weight")
@@ -165,7 +167,6 @@ def _published_config(
     config = FeatureDraftConfig(
         **{key: sizes[key] for key in SIZES if sizes.get(key) is not None} | {"num_hidden_layers": count},
         **rotary_settings(name, sizes, in_rows=eagle3),
-        **_windows(name, sizes, count),
         attention_bias="layers.0.self_attn.o_proj.bias" in weights,
         qkv_bias="layers.0.self_attn.q_proj.bias" in weights,
         qk_norm="layers.0.self_attn.q_norm.weight" in weights,
@@ -199,6 +200,19 @@ def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, 
         )
 
 
+def _check_unread(name: str, settings: Mapping[str, Any], layers: int) -> None:
+    """Refuse sliding windows, and a norm for each state that a draft reads.
+
+    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
+    """
+    types = settings.get("layer_types") or []
+    own = types[:layers] if isinstance(types, list) else [types]
+    if settings.get("use_sliding_window") is not False and any(one != FULL for one in own):
+        raise ValueError(f"{name} has layer_types {own!r}: drafts with {FULL} alone are read here")
+    if settings.get("fc_norm") or _eagle_config(settings).get("fc_norm"):
+        raise ValueError(f"{name} has fc_norm: drafts that norm each state before the fusion are not read here")
+
+
 def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of the settings that SpecForge, SGLang and NVIDIA write for an EAGLE-3 head."""
     found = settings.get("eagle_config")
@@ -215,25 +229,6 @@ def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
     normed_output = inner.get("return_hidden_post_norm", False)
     known = {"norm_before_residual": LAYER_CONFIG in settings, "norm_output": normed_output}
     return {key: bool(settings.get(key, inner.get(key, known.get(key, False)))) for key in VARIANTS}
-
-
-def _windows(name: str, sizes: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Return the attention of each layer and the window of sliding ones, if ``layer_types`` name any.
-
-    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
-
-    Raises:
-        ValueError: an attention other than full and sliding, no type for a layer, or no window.
-    """
-    types, window = sizes.get("layer_types"), sizes.get("sliding_window")
-    if not types or SLIDING not in types or sizes.get("use_sliding_window") is False:
-        return {}
-    own = [str(one) for one in types[:layers]] if isinstance(types, list) else [str(types)]
-    if len(own) < layers or set(own) - {FULL, SLIDING}:
-        raise ValueError(f"{name} has layer_types {types!r} for {layers} layers: {FULL} and {SLIDING} are known")
-    if not isinstance(window, int) or window < 1:
-        raise ValueError(f"{name} has {SLIDING} and sliding_window {window!r}, which is no whole number from 1")
-    return {"layer_types": own, "sliding_window": window}
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

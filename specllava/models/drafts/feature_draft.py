@@ -17,7 +17,6 @@ from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from specllava.models.checkpoints.language_model import FULL, layer_types
 from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
 from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
@@ -46,13 +45,11 @@ class FeatureDraftConfig(LlamaConfig):
         own_head: it has a head of its own, the target's otherwise; if not given, EAGLE-3 has one.
         qkv_bias: queries, keys and values have biases, as Qwen2's have.
         qk_norm: queries and keys are normed by head, as Qwen3's are.
-        layer_types, sliding_window: attention of each layer, and the positions that a ``sliding_attention`` layer sees,
-            its own included; full attention if not given.
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
             positions without, see :mod:`specllava.models.drafts.feature_draft`.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
-        norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in the speculators layout: the
-            normed state is the residual; one norm, or one for each state, before the fusion; the normed state recurs.
+        norm_before_residual, norm_before_fc, norm_output: variants of EAGLE-3 in the speculators layout: the normed
+            state is the residual; one norm before the fusion; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
 
     Raises:
@@ -73,14 +70,11 @@ class FeatureDraftConfig(LlamaConfig):
     own_head: bool | None = None
     qkv_bias: bool = False
     qk_norm: bool = False
-    layer_types: list[str] | None = None
-    sliding_window: int | None = None
     mrope_section: list[int] | None = None
     mrope_interleaved: bool = False
     queries: int = 2
     norm_before_residual: bool = False
     norm_before_fc: bool = False
-    fc_norm: bool = False
     norm_output: bool = False
     compressor: dict[str, object] | None = None
 
@@ -92,8 +86,6 @@ class FeatureDraftConfig(LlamaConfig):
         eagle3 = self.format == "eagle3"
         self.fc_bias = not eagle3 if self.fc_bias is None else self.fc_bias
         self.own_head = eagle3 if self.own_head is None else self.own_head
-        if self.layer_types is None:
-            self.layer_types = [FULL] * self.num_hidden_layers
         if self.compressor is not None:
             if self.format != "eagle":
                 raise ValueError(f"a draft of format {self.format} takes no compressor, only eagle does")
@@ -253,8 +245,8 @@ class FeatureDraft(PreTrainedModel):
 
     def __init__(self, config: FeatureDraftConfig) -> None:
         super().__init__(config)
-        width, taps = config.hidden_size, len(config.state_layers)
-        wide = taps * int(config.target_hidden_size or width)
+        width = config.hidden_size
+        wide = len(config.state_layers) * int(config.target_hidden_size or width)
         eagle3 = config.format == "eagle3"
         if config.fusion:
             self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=bool(config.fc_bias))
@@ -271,8 +263,6 @@ class FeatureDraft(PreTrainedModel):
             self.register_buffer("d2t", torch.zeros(self.lm_head.out_features, dtype=torch.int64))
         if eagle3 and config.norm_before_fc:
             self.input_norm = nn.RMSNorm(wide, eps=config.rms_norm_eps)
-        if eagle3 and config.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(wide // taps, eps=config.rms_norm_eps) for _ in range(taps))
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=bool(config.fc_bias))
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
@@ -348,19 +338,18 @@ class FeatureDraft(PreTrainedModel):
         self,
         inputs: Tensor,
         rotations: tuple[Tensor, Tensor],
-        mask: Tensor | dict[str, Tensor] | None = None,
+        mask: Tensor | None = None,
         cache: Any = None,
     ) -> Tensor:
         """Run the layers on ``[batch, entries, width]``; returns states ``[batch, entries, hidden]``, which recur.
 
         Args:
             rotations: cosines and sines of the entries' positions, ``[batch, entries, size of a head]``.
-            mask: added to the scores, one for each layer type if these differ; causal without it.
+            mask: added to the scores; causal without it.
         """
         states = inputs
-        for layer, kind in zip(self.layers, layer_types(self.config), strict=True):
-            own = mask[kind] if isinstance(mask, dict) else mask
-            states = layer(states, attention_mask=own, position_embeddings=rotations, past_key_values=cache)
+        for layer in self.layers:
+            states = layer(states, attention_mask=mask, position_embeddings=rotations, past_key_values=cache)
         if self.config.norm_output:
             states = self.norm(states)
         return states
@@ -400,9 +389,6 @@ class FeatureDraft(PreTrainedModel):
         """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""
         if self.config.norm_before_fc:
             states = self.input_norm(states)
-        if self.config.fc_norm:
-            parts = states.chunk(len(self.fc_norm), -1)
-            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         joined: Tensor = self.fc(states) if self.config.fusion else states
         return joined
 

@@ -9,19 +9,15 @@ from transformers import PretrainedConfig
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.families.interface import Family, SharedTower
 from specllava.models.families.llava import Llava, LlavaNext
-from specllava.models.families.llava_video import LlavaNextVideo, VideoLlava
-from specllava.models.families.plain import AyaVision, Gemma3, Idefics3, InternVL, LlavaOnevision, Mistral3, SmolVLM
+from specllava.models.families.plain import Gemma3, Idefics3, InternVL, LlavaOnevision, SmolVLM
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
 from specllava.models.families.text import TextFamily
 
 FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),
     LlavaNext(),
-    LlavaNextVideo(),
-    VideoLlava(),
     LlavaOnevision(),
     InternVL(),
-    Mistral3(),
     Idefics3(),
     SmolVLM(),
     Qwen2VL(),
@@ -29,7 +25,6 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Qwen3VL(),
     Qwen3VLMoe(),
     Gemma3(),
-    AyaVision(),
 )
 
 

@@ -6,18 +6,16 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.media.media import Video
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
-FEATURES: Final = "features"  # of a picture that the tower has read already
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +33,18 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class GridFeatures:
-    """Embeddings of a picture or video whose slots have positions in a grid.
+    """Embeddings of a picture whose slots have positions in a grid.
 
     Args:
         embeddings: ``[slots, hidden]``.
         grid: patches in time, height and width, ``[1, 3]``.
         deep: what is added to the hidden states of the slots after each of the first decoder layers,
             ``[layers, slots, hidden]``.
-        interval: seconds from one patch of a video in time to the next, where positions go by them.
     """
 
     embeddings: Tensor
     grid: Tensor
     deep: Tensor
-    video: bool = False
-    interval: float = 1.0
 
 
 # One picture's features; a tensor is [patches or slots, width].
@@ -60,7 +55,7 @@ Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures,
 
 @dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
-    """The processor's output for one prompt with at least one picture or video.
+    """The processor's output for one prompt with at least one picture.
 
     Args:
         config: of the model.
@@ -84,7 +79,6 @@ class Family(ABC):
     sees: ClassVar[bool] = True  # it reads pictures
     way_to_draft: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
     position_rows: ClassVar[int] = 1  # of position ids per token
-    reads_videos: ClassVar[bool] = False  # as such, and not as several pictures
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
@@ -126,29 +120,6 @@ class Family(ABC):
     def project(self, model: PreTrainedModel, features: Any) -> Tensor:
         """Return the embeddings of all image slots in their order, ``[slots, hidden]``."""
 
-    def video_parts(self, video: Video) -> list[dict[str, str]]:
-        """Return the parts of a message for a video in the chat template.
-
-        By default a picture per frame where the family reads no videos as such; texts may be between pictures.
-        """
-        return [{"type": "video"}] if self.reads_videos else [{"type": "image"}] * len(video.frames)
-
-    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
-        """Split the processor's output into videos as :meth:`pictures` does; none by default."""
-        return []
-
-    def slot_width(self, config: PretrainedConfig) -> int:
-        """Return the numbers of each image slot in a picture's features."""
-        return int(config.get_text_config().hidden_size)
-
-    def store(self, features: Any) -> Picture:
-        """Return one picture's features as they are kept on disk, ``FEATURES`` among them."""
-        return {FEATURES: features}
-
-    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
-        """Return the features of a picture of ``size`` that :meth:`store` gave."""
-        return stored_features[FEATURES]
-
     def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor | None:
         """Return position ids of a prompt, ``[1, length]`` or ``[rows, 1, length]``; ``None``: 0, 1, 2, …
 
@@ -181,23 +152,12 @@ class SharedTower(Family):
     shared: tuple[str, ...]  # fields of the configuration in which models agree that read the same features
 
     @abstractmethod
-    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
-        """Return the number of squares in which the tower reads a picture."""
-
-    @abstractmethod
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """Return the tower's input for each picture, ``[tiles, 3, height, width]``, from the processor's output."""
 
     @abstractmethod
     def features_of(self, states: Tensor, size: Size) -> ImageFeatures:
         """Return one picture's features, from the tower's states of it, ``[tiles, patches, vision_hidden]``."""
-
-    def store(self, features: Any) -> Picture:
-        """Return the tower's states of one picture, ``[tiles, patches, vision_hidden]``."""
-        return {FEATURES: features.states if isinstance(features, Tiles) else features[None]}
-
-    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
-        return self.features_of(stored_features[FEATURES], size)
 
     def slot_width(self, config: PretrainedConfig) -> int:
         """Return the numbers of each patch in the tower's states: of all layers that the projector reads."""

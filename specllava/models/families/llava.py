@@ -26,9 +26,6 @@ class Llava(SharedTower):
     target, draft = LlavaForConditionalGeneration, DraftLlava
     shared: tuple[str, ...] = ("vision_feature_layer", "vision_feature_select_strategy")
 
-    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
-        return 1
-
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         return square(config, processor) | patches(config, processor)
 
@@ -63,8 +60,11 @@ class LlavaNext(SharedTower):
     target, draft = LlavaNextForConditionalGeneration, DraftLlavaNext
     shared = (*Llava.shared, "image_grid_pinpoints")
 
-    def num_tiles(self, config: PretrainedConfig, size: Size) -> int:
-        return anyres_tiles(config, size)
+    def _num_tiles(self, config: PretrainedConfig, size: Size) -> int:
+        """Count the whole picture and its tiles in the best of the model's grids."""
+        side = config.vision_config.image_size
+        height, width = select_best_resolution(size, config.image_grid_pinpoints)
+        return 1 + int(height // side) * int(width // side)
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         grids = processor.image_processor.image_grid_pinpoints, config.image_grid_pinpoints
@@ -76,7 +76,7 @@ class LlavaNext(SharedTower):
 
         ``pixel_values`` is ``[images, most tiles, 3, height, width]``, with zeros for tiles that are not there.
         """
-        return [tiles[: self.num_tiles(config, size)] for tiles, size in zip(pixel_values, sizes, strict=True)]
+        return [tiles[: self._num_tiles(config, size)] for tiles, size in zip(pixel_values, sizes, strict=True)]
 
     def features_of(self, states: Tensor, size: Size) -> Tiles:
         return Tiles(states, size)
@@ -108,13 +108,6 @@ class LlavaNext(SharedTower):
             image_newline=newline,
         )
         return packed
-
-
-def anyres_tiles(config: PretrainedConfig, size: Size) -> int:
-    """Count the whole picture and its tiles in the best of the model's grids."""
-    side = config.vision_config.image_size
-    height, width = select_best_resolution(size, config.image_grid_pinpoints)
-    return 1 + int(height // side) * int(width // side)
 
 
 def patches(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:

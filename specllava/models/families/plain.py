@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    AyaVisionForConditionalGeneration,
     Gemma3ForConditionalGeneration,
     Idefics3ForConditionalGeneration,
     Idefics3Processor,
     InternVLForConditionalGeneration,
     LlavaOnevisionForConditionalGeneration,
-    Mistral3ForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
     SmolVLMForConditionalGeneration,
@@ -32,11 +30,7 @@ from specllava.models.families.interface import (
     split_tiles,
     square,
 )
-from specllava.models.families.processors import (
-    InternVLProcessorPil,
-    LlavaOnevisionProcessorPil,
-    PixtralProcessorPil,
-)
+from specllava.models.families.processors import InternVLProcessorPil, LlavaOnevisionProcessorPil
 
 
 class Plain(Family):
@@ -100,46 +94,6 @@ class InternVL(Plain):
         begins = torch.cat([slots.new_tensor([True]).bool(), slots.diff() > 1])  # pictures lie between two tokens
         counts = begins.cumsum(0).bincount()[1:] // prompt.config.image_seq_length
         return [{"pixel_values": tiles} for tiles in split_tiles(prompt.inputs["pixel_values"], counts.tolist())]
-
-
-class Mistral3(Plain):
-    """Mistral Small 3.1 and later: a picture of any shape, a token after each row of its slots."""
-
-    name, target, processor = "mistral3", Mistral3ForConditionalGeneration, PixtralProcessorPil
-
-    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
-        patch = config.vision_config.patch_size
-        return {
-            "patch_size": (processor.patch_size, patch),
-            "spatial_merge_size": (processor.square // processor.patch_size, config.spatial_merge_size),
-        }
-
-    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
-        read = zip(prompt.inputs["pixel_values"].split(1), prompt.inputs["image_sizes"].split(1), strict=True)
-        return [
-            {"pixel_values": pixels[..., : int(size[0, 0]), : int(size[0, 1])], "image_sizes": size}
-            for pixels, size in read
-        ]
-
-    def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
-        """Return the embeddings of one picture; one of a lone slot is read twice, since transformers fails on it."""
-        square = model.config.vision_config.patch_size * model.config.spatial_merge_size
-        times = 2 if picture["image_sizes"].eq(square).all() else 1
-        read = {name: one.repeat(times, *[1] * (one.dim() - 1)) for name, one in picture.items()}
-        return super()._embeddings(model, read).chunk(times)[0]
-
-
-class AyaVision(Plain):
-    """Aya Vision 8B and 32B: tiles of equal numbers of slots, then the whole; each is a picture of its own."""
-
-    name, target = "aya_vision", AyaVisionForConditionalGeneration
-
-    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
-        vision = config.vision_config
-        return square(config, processor) | {
-            "img_size": (processor.img_size, vision.image_size),
-            "patch_size": (processor.patch_size, vision.patch_size * config.downsample_factor),
-        }
 
 
 class Gemma3(Plain):

@@ -2,13 +2,12 @@
 
 A word has the same position in all three rows. A picture's slots have those of their grid, and later tokens go on
 after the grid's longer side. So a text with pictures ends at a smaller position than its length, and every later token
-keeps that offset. The positions of a long video in time may exceed those of the words after it.
+keeps that offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,24 +22,20 @@ from transformers import (
 )
 
 from specllava.models.families.interface import (
-    FEATURES,
     Family,
     GridFeatures,
     ImageFeatures,
     Picture,
     ProcessedPrompt,
-    Size,
 )
-from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil, Qwen25VLProcessorPil
-
-INTERVAL = "second_per_grid_ts"  # seconds from one patch in time to the next
+from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil
 
 
 class Qwen2VL(Family):
-    """Qwen2-VL: pictures of any shape, a slot for four patches; two frames of a video become one patch in time."""
+    """Qwen2-VL: pictures of any shape, a slot for four patches."""
 
     name, target, processor = "qwen2_vl", Qwen2VLForConditionalGeneration, Qwen2VLProcessorPil
-    position_rows, reads_videos = 3, True
+    position_rows = 3
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
         images, vision = processor.image_processor, config.vision_config
@@ -55,26 +50,16 @@ class Qwen2VL(Family):
         patches = prompt.inputs["pixel_values"].split([int(grid.prod()) for grid in grids])
         return [{"pixel_values": own, "image_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
 
-    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
-        grids = prompt.inputs["video_grid_thw"].split(1)
-        patches = prompt.inputs["pixel_values_videos"].split([int(grid.prod()) for grid in grids])
-        return [{"pixel_values_videos": own, "video_grid_thw": grid} for own, grid in zip(patches, grids, strict=True)]
-
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         return [self._features(model, one) for one in pictures]
 
     def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
-        video = "video_grid_thw" in picture
-        if video:
-            grid = picture["video_grid_thw"]
-            output = model.model.get_video_features(picture["pixel_values_videos"], grid, return_dict=True)
-        else:
-            grid = picture["image_grid_thw"]
-            output = model.model.get_image_features(picture["pixel_values"], grid, return_dict=True)
+        grid = picture["image_grid_thw"]
+        output = model.model.get_image_features(picture["pixel_values"], grid, return_dict=True)
         (embeddings,) = output.pooler_output
         deep = [layer for (layer,) in getattr(output, "deepstack_features", ())]
         empty = embeddings.new_empty((0, *embeddings.shape))
-        return GridFeatures(embeddings, grid, torch.stack(deep) if deep else empty, video)
+        return GridFeatures(embeddings, grid, torch.stack(deep) if deep else empty)
 
     def stack(self, pictures: Sequence[GridFeatures]) -> tuple[GridFeatures, ...]:
         return tuple(pictures)
@@ -85,54 +70,33 @@ class Qwen2VL(Family):
     def project(self, model: PreTrainedModel, features: Sequence[GridFeatures]) -> Tensor:
         return torch.cat([one.embeddings for one in features])
 
-    def store(self, features: GridFeatures) -> Picture:
-        return {FEATURES: features.embeddings, "grid": features.grid, "deep": features.deep}
-
-    def restore(self, stored_features: Picture, size: Size) -> ImageFeatures:
-        return GridFeatures(stored_features[FEATURES], stored_features["grid"], stored_features["deep"])
-
     def prefill_positions(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None
     ) -> Tensor | None:
         if features is None:
             return None
-        pictures, videos = ([one.grid for one in features if one.video == video] for video in (False, True))
         positions: Tensor  # [3, 1, length]
         positions, _ = model.model.get_rope_index(  # its offset is that of the highest id, which decoding does not use
             input_ids,
-            image_grid_thw=torch.cat(pictures) if pictures else None,
-            video_grid_thw=torch.cat(videos) if videos else None,
-            second_per_grid_ts=torch.tensor([one.interval for one in features if one.video]),
+            image_grid_thw=torch.cat([one.grid for one in features]),
             **self.prompt_arguments(model.config, input_ids),
         )
         return positions
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
-        pictures, videos = (torch.eq(input_ids, token) for token in (config.image_token_id, config.video_token_id))
-        return {"mm_token_type_ids": pictures.int() + 2 * videos.int()}
+        return {"mm_token_type_ids": torch.eq(input_ids, config.image_token_id).int()}
 
 
 class Qwen25VL(Qwen2VL):
     """Qwen2.5-VL: most layers of its tower attend within windows."""
 
-    name, target, processor = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration, Qwen25VLProcessorPil
-
-    def videos(self, prompt: ProcessedPrompt) -> list[Picture]:
-        found = super().videos(prompt)
-        return [one | {INTERVAL: time} for one, time in zip(found, prompt.inputs[INTERVAL].split(1), strict=True)]
-
-    def _features(self, model: PreTrainedModel, picture: Picture) -> GridFeatures:
-        found = super()._features(model, picture)
-        return replace(found, interval=float(picture[INTERVAL])) if found.video else found
+    name, target = "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration
 
 
 class Qwen3VL(Qwen2VL):
     """Qwen3-VL: after its first layers the decoder adds to each slot what the tower made of it earlier (DeepStack)."""
 
     name, target, processor = "qwen3_vl", Qwen3VLForConditionalGeneration, Qwen3VLProcessorPil
-
-    def slot_width(self, config: PretrainedConfig) -> int:
-        return super().slot_width(config) * (1 + len(config.vision_config.deepstack_visual_indexes))
 
     def prefill_arguments(
         self, model: PreTrainedModel, input_ids: Tensor, features: Sequence[GridFeatures] | None

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
-QuantizationName = Literal["none", "int8", "int4", "torchao-int8"]
+QuantizationName = Literal["none", "int8", "int4"]
 PassesName = Literal["auto", "eager", "padded", "graphs"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
@@ -144,62 +144,23 @@ def _eagle3(weights: int, kv_heads: int, hidden: int) -> Published:
 
 PUBLISHED: Final[Mapping[str, Published]] = {
     "llava-hf/llava-1.5-7b-hf": Published(ModelSize(7_063_427_072, 32, 32, 128, 6_476_005_376)),
-    "llava-hf/llava-1.5-13b-hf": Published(ModelSize(13_351_494_656, 40, 40, 128, 12_687_769_600)),
     "llava-hf/llava-v1.6-vicuna-7b-hf": Published(ModelSize(7_063_431_168, 32, 32, 128, 6_476_005_376)),
-    "llava-hf/llava-v1.6-vicuna-13b-hf": Published(ModelSize(13_351_499_776, 40, 40, 128, 12_687_769_600)),
     "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": Published(ModelSize(256_484_928, 30, 3, 64), stored=4),
-    "HuggingFaceTB/SmolVLM2-500M-Video-Instruct": Published(ModelSize(507_482_304, 32, 5, 64), stored=4),
     "HuggingFaceTB/SmolVLM2-2.2B-Instruct": Published(ModelSize(2_246_784_880, 24, 32, 64, 1_610_612_736), stored=4),
-    "Qwen/Qwen2-VL-7B-Instruct": Published(ModelSize(8_291_375_616, 28, 4, 128, 6_525_288_448)),
-    "Qwen/Qwen2.5-VL-3B-Instruct": Published(ModelSize(3_754_622_976, 36, 2, 128, 2_774_532_096)),
     "Qwen/Qwen2.5-VL-7B-Instruct": Published(ModelSize(8_292_166_656, 28, 4, 128, 6_525_288_448)),
-    "Qwen/Qwen2.5-VL-32B-Instruct": Published(ModelSize(33_452_718_336, 64, 8, 128, 31_205_621_760)),
-    "Qwen/Qwen2.5-VL-72B-Instruct": Published(ModelSize(73_410_777_344, 80, 8, 128, 70_212_648_960)),
-    "Qwen/Qwen3-VL-2B-Instruct": Published(ModelSize(2_127_532_032, 28, 8, 128, 1_409_286_144)),
-    "Qwen/Qwen3-VL-4B-Instruct": Published(ModelSize(4_437_815_808, 36, 8, 128, 3_633_315_840)),
-    "Qwen/Qwen3-VL-8B-Instruct": Published(ModelSize(8_767_123_696, 36, 8, 128, 6_945_767_424)),
-    "Qwen/Qwen3-VL-32B-Instruct": Published(ModelSize(33_357_390_064, 64, 8, 128, 31_205_621_760)),
-    "Qwen/Qwen3-VL-30B-A3B-Instruct": Published(ModelSize(31_070_754_032, 48, 4, 128, 905_969_664)),
-    "OpenGVLab/InternVL3-1B-hf": Published(ModelSize(938_119_296, 24, 2, 64)),
-    "OpenGVLab/InternVL3-8B-hf": Published(ModelSize(7_944_300_032, 28, 4, 128, 6_525_288_448)),
-    "google/gemma-3-4b-it": Published(ModelSize(4_300_079_472, 34, 4, 256)),
-    "google/gemma-3-12b-it": Published(ModelSize(12_187_325_040, 48, 8, 256, 10_758_389_760)),
-    "google/gemma-3-27b-it": Published(ModelSize(27_432_406_640, 62, 16, 128, 25_598_361_600)),
-    "llava-hf/llava-onevision-qwen2-0.5b-ov-hf": Published(ModelSize(893_675_552, 24, 2, 64)),
-    "llava-hf/llava-onevision-qwen2-7b-ov-hf": Published(ModelSize(8_030_807_584, 28, 4, 128, 6_525_288_448)),
-    "llava-hf/llava-onevision-qwen2-72b-ov-hf": Published(ModelSize(73_181_570_592, 80, 8, 128, 70_212_648_960)),
     "lmsys/vicuna-7b-v1.3@refs/pr/4": Published(ModelSize(6_738_415_616, 32, 32, 128, 6_476_005_376)),
     "meta-llama/Llama-3.1-8B-Instruct": Published(ModelSize(8_030_261_248, 32, 8, 128, 6_979_321_856)),
     "Qwen/Qwen3-8B": Published(ModelSize(8_190_735_360, 36, 8, 128, 6_945_767_424)),
-    "Qwen/Qwen2.5-7B-Instruct": Published(ModelSize(7_615_616_512, 28, 4, 128, 6_525_288_448)),
-    "Qwen/Qwen2.5-0.5B-Instruct": Published(ModelSize(494_032_768, 24, 2, 64)),
     "HuggingFaceTB/SmolLM2-1.7B-Instruct": Published(ModelSize(1_711_376_384, 24, 32, 64, 1_610_612_736)),
     "HuggingFaceTB/SmolLM2-135M-Instruct": Published(ModelSize(134_515_008, 30, 3, 64)),
     "yuhuili/EAGLE-Vicuna-7B-v1.3": _eagle(235_937_792, 32, 4096, 32000),
     "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": _eagle3(424_689_664, 8, 4096),
     "AngelSlim/Qwen3-8B_eagle3": _eagle3(399_523_840, 8, 4096),
     "Cloudriver/MSD-LLaVA1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
-    "lucylyn/MSD-LLaVA1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
     "Cloudriver/ViSpec-LLaVA1.5-7B": _eagle(319_836_160, 32, 4096, 32064),
-    "JLKang/ViSpec-llava-1.5-7b-hf": _eagle(319_836_160, 32, 4096, 32064),
     "Cloudriver/EAGLE-LLaVA-1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
-    "Cloudriver/EAGLE3-LLaVA1.5-7B": _eagle3(434_388_992, 32, 4096),
-    "lucylyn/MSD-LLaVA1.5-13B": _eagle(369_633_280, 40, 5120, 32064),
     "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf": _eagle(319_836_160, 32, 4096, 32064),
-    "JLKang/ViSpec-llava-v1.6-vicuna-13b-hf": _eagle(500_720_640, 40, 5120, 32064),
-    "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct": _eagle(113_780_736, 16, 2048, 151936),
     "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": _eagle(344_999_424, 28, 3584, 152064),
-    "lucylyn/MSD-Qwen2VL-7B-Instruct": _eagle(258_743_296, 4, 3584, 152064),
-    "Cloudriver/MSD-Qwen2.5-VL-7B-Instruct": _eagle(258_743_296, 4, 3584, 152064),
-    "Cloudriver/ViSpec-Qwen2.5-VL-7B-Instruct": _eagle(322_979_328, 4, 3584, 152064),
-    "Cloudriver/EAGLE-Qwen2.5-VL-7B-Instruct": _eagle(258_743_296, 4, 3584, 152064),
-    "Cloudriver/EAGLE3-Qwen2.5-VL-7B-Instruct": _eagle3(402_798_592, 4, 3584),
-    "Rayzl/qwen2.5-vl-7b-eagle3-sgl": _eagle3(402_798_592, 4, 3584),
-    "AngelSlim/Qwen3-VL-2B-Instruct_eagle3": _eagle3(136_847_360, 8, 2048),
-    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": _eagle3(136_847_360, 8, 2048),
-    "taobao-mnn/Qwen3-VL-8B-Instruct-Eagle3": _eagle3(399_523_840, 8, 4096),
-    "AngelSlim/Qwen3-VL-4B-Instruct_eagle3": _eagle3(218_245_120, 8, 2560),
-    "AngelSlim/Qwen3-VL-30B-A3B-Instruct_eagle3": _eagle3(145_235_968, 4, 2048),
 }
 
 
@@ -211,22 +172,21 @@ class Precision:
         itemsize: bytes of a weight.
         linear_itemsize: bytes of one in the linear layers of the target's decoder, where that is quantised.
         dtype: option of loading that asks for it.
-        schemes: options of loading that quantise the target so, by the kind of device that can run it.
-        library: what quantises, by the kind of device.
+        quantization: option of loading that quantises the target so, on a GPU.
     """
 
     name: str
     itemsize: int
     dtype: DTypeName
     linear_itemsize: float | None = None
-    schemes: tuple[tuple[Kind, QuantizationName, str], ...] = ()
+    quantization: QuantizationName = "none"
 
 
 PRECISIONS: Final = (
     Precision("float32", 4, "float32"),
     Precision("bfloat16", 2, "bfloat16"),
-    Precision("int8", 2, "bfloat16", 1.0, (("cpu", "torchao-int8", "torchao"), ("cuda", "int8", "bitsandbytes"))),
-    Precision("int4", 2, "bfloat16", 0.5, (("cuda", "int4", "bitsandbytes"),)),
+    Precision("int8", 2, "bfloat16", 1.0, "int8"),
+    Precision("int4", 2, "bfloat16", 0.5, "int4"),
 )
 
 
@@ -236,23 +196,18 @@ class Machine:
 
     Args:
         free: bytes of memory that are free there.
-        libraries: those that quantise and are installed.
+        quantises: bitsandbytes is installed.
     """
 
     kind: Kind
     free: int
-    libraries: tuple[str, ...] = ()
+    quantises: bool = False
 
-    def ways(self) -> Iterator[tuple[Precision, QuantizationName, str]]:
-        """Yield precisions that it can run, the one that is taken without being asked first, and their library."""
-        for precision in PRECISIONS:
-            if self.kind == "cuda" and precision.name == "float32":
-                continue
-            if not precision.schemes:
-                yield precision, "none", ""
-            for kind, scheme, library in precision.schemes:
-                if kind == self.kind:
-                    yield precision, scheme, library
+    def ways(self) -> list[Precision]:
+        """Return the precisions that it can run, the one that is taken without being asked first."""
+        if self.kind == "cuda":
+            return [one for one in PRECISIONS if one.name != "float32"]
+        return [one for one in PRECISIONS if one.quantization == "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +217,7 @@ class Fit:
     Args:
         precision: the best that does, "" if none.
         short: what is needed and what is free, where none does.
-        missing: the precision that would, and the library that is not installed for it.
+        missing: the precision that would, and bitsandbytes, which is not installed for it.
     """
 
     precision: str
@@ -288,7 +243,7 @@ def this_machine(device: str = "auto") -> Machine:
 
     kind: Kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     free = free_bytes(torch.device(kind if device in ("auto", "cpu") else device), spread=False)
-    return Machine(kind, free, tuple(one for one in ("bitsandbytes", "torchao") if find_spec(one)))
+    return Machine(kind, free, find_spec("bitsandbytes") is not None)
 
 
 def preset_memory(preset: Preset, precision: Precision, context: int = ENOUGH) -> Estimate | None:
@@ -311,13 +266,13 @@ def fit(preset: Preset, machine: Machine) -> Fit:
     if preset.shipped:
         return Fit("float32")
     short = ""
-    for precision, scheme, library in machine.ways():
+    for precision in machine.ways():
         needed = preset_memory(preset, precision)
         assert needed is not None
         if needed.total > machine.free:
             short = f"needs {needed.total / GB:.1f} GB in {precision.name}, {machine.free / GB:.1f} are free"
-        elif library and library not in machine.libraries:
-            return Fit("", short=short, missing=f"{precision.name}, with {library}")
+        elif precision.quantization != "none" and not machine.quantises:
+            return Fit("", short=short, missing=f"{precision.name}, with bitsandbytes")
         else:
-            return Fit(precision.name, precision.dtype, scheme)
+            return Fit(precision.name, precision.dtype, precision.quantization)
     return Fit("", short=short)

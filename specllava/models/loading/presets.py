@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 ASSETS = shipped("assets")
 LICENCE_UNKNOWN: Final = "weights: licence not known"
 LICENCES: Final = {
-    "taobao-mnn/Qwen3-VL-2B-Instruct-Eagle3": "weights: Apache-2.0 by its card",
     "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "the target: Llama 3.1's terms (HF_TOKEN)",
 }
 NO_FIGURES: Final = "no figures are known"
@@ -42,9 +41,6 @@ MSD: Final = DraftKind(DraftReading("msd"), eagle2_tree(5, 10, 59))
 VISPEC: Final = DraftKind(DraftReading("vispec"), _MMSPEC)
 EAGLE: Final = DraftKind(tree=_MMSPEC)
 EAGLE_TEXT: Final = DraftKind(tree=eagle2_tree(5, 10, 60))  # as its authors' evaluation runs it on 7B and 8B
-MMSPEC_EAGLE3: Final = DraftKind(DraftReading(draft_state_layers=(0, 1, 2)), _MMSPEC)  # the states that it trained on
-CHAIN: Final = DraftKind(tree={"rule": "chain", "depth": 4, "nodes": 4, "min_log_prob": -50.0})  # never stops early
-SPECFORGE: Final = DraftKind(DraftReading(draft_rope_theta=10_000.0))  # until July 2026, whatever rope_theta was
 BY_FILES: Final = DraftKind()
 
 
@@ -111,7 +107,6 @@ def presets() -> dict[str, Preset]:
             fetched=FETCH_SMOL,
         ),
         "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
-        "llava-1.5-13b": Preset("llava-hf/llava-1.5-13b-hf"),
         **_published(),
         **_same_family(),
     }
@@ -121,50 +116,19 @@ def _published() -> dict[str, Preset]:
     """Return pairs whose draft reads the target's states, as others publish them.
 
     Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
-    tokens); the authors of ViSpec and MSD (arXiv 2509.15235, 2505.14260); AngelSlim's documentation (with pictures
-    chains of 4); EAGLE-2's and EAGLE-3's authors on texts (arXiv 2406.16858, 2503.01840: the mean of all tasks);
-    TensorRT Edge-LLM's performance page (the slowest with INT4 weights, the fastest with NVFP4); a card.
+    tokens); the authors of ViSpec (arXiv 2509.15235); EAGLE-2's and EAGLE-3's authors on texts (arXiv 2406.16858,
+    2503.01840: the mean of all tasks); AngelSlim's documentation.
     """
-    llava, qwen2, qwen3 = "llava-hf/llava-{}-hf", "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
-    small, large, seven = llava.format("1.5-7b"), llava.format("1.5-13b"), qwen2.format("7B")
-    next7, next13 = llava.format("v1.6-vicuna-7b"), llava.format("v1.6-vicuna-13b")
-    vispec, mmspec = "JLKang/ViSpec-{}", "Cloudriver/{}-Qwen2.5-VL-7B-Instruct"
-    angel, mnn = "AngelSlim/Qwen3-VL-{}-Instruct_eagle3", "taobao-mnn/Qwen3-VL-{}-Instruct-Eagle3"
+    small = "llava-hf/llava-1.5-7b-hf"
     vicuna, llama = "lmsys/vicuna-7b-v1.3@refs/pr/4", "meta-llama/Llama-3.1-8B-Instruct"  # the former's safetensors
-    none, unseen = f"authors: {NO_FIGURES}", "its configuration was not seen"
-    chains = "authors: {} (MMMU) and {} (MMStar) tokens a pass, chains of 4"
     pairs = (
         ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD),
-        ("llava-1.5-7b-msd-lucylyn", small, "lucylyn/MSD-LLaVA1.5-7B", "authors: up to 2.29 times as fast", MSD),
         ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC),
-        ("llava-1.5-7b-vispec-jlkang", small, vispec.format("llava-1.5-7b-hf"), none, VISPEC),
         ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), EAGLE),
-        ("llava-1.5-7b-eagle3", small, "Cloudriver/EAGLE3-LLaVA1.5-7B", _figures("MMSpec", "1.0", "0.66"),
-         MMSPEC_EAGLE3),
-        ("llava-1.5-13b-msd", large, "lucylyn/MSD-LLaVA1.5-13B", "authors: up to 2.46 times as fast", MSD),
-        ("llava-1.6-vicuna-7b-vispec", next7, vispec.format("llava-v1.6-vicuna-7b-hf"),
+        ("llava-1.6-vicuna-7b-vispec", "llava-hf/llava-v1.6-vicuna-7b-hf", "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf",
          _figures("authors", "4.0", "2.58"), VISPEC),
-        ("llava-1.6-vicuna-13b-vispec", next13, vispec.format("llava-v1.6-vicuna-13b-hf"),
-         _figures("authors", "3.9", "2.38"), VISPEC),
-        ("qwen2-vl-7b-msd", "Qwen/Qwen2-VL-7B-Instruct", "lucylyn/MSD-Qwen2VL-7B-Instruct", none, MSD),
-        ("qwen2.5-vl-3b-vispec", qwen2.format("3B"), vispec.format("Qwen2.5-VL-3B-Instruct"),
-         _figures("authors", "3.2", "1.87"), VISPEC),
-        ("qwen2.5-vl-7b-vispec", seven, vispec.format("Qwen2.5-VL-7B-Instruct"), _figures("authors", "3.2", "1.80"),
-         VISPEC),
-        ("qwen2.5-vl-7b-vispec-mmspec", seven, mmspec.format("ViSpec"), _figures("MMSpec", "3.3", "1.38"), VISPEC),
-        ("qwen2.5-vl-7b-msd", seven, mmspec.format("MSD"), _figures("MMSpec", "3.6", "1.67"), MSD),
-        ("qwen2.5-vl-7b-eagle", seven, mmspec.format("EAGLE"), _figures("MMSpec", "3.2", "1.57"), EAGLE),
-        ("qwen2.5-vl-7b-eagle3", seven, "Rayzl/qwen2.5-vl-7b-eagle3-sgl",
-         _figures("TensorRT Edge-LLM", "3.7-3.8", "1.1 to 2.6"), SPECFORGE),
-        ("qwen2.5-vl-7b-eagle3-mmspec", seven, mmspec.format("EAGLE3"), _figures("MMSpec", "1.1", "0.69"),
-         MMSPEC_EAGLE3),
-        ("qwen3-vl-2b-eagle3", qwen3.format("2B"), angel.format("2B"), chains.format("2.6", "2.3"), CHAIN),
-        ("qwen3-vl-2b-eagle3-mnn", qwen3.format("2B"), mnn.format("2B"), f"authors: 1.9 to 2.0 on text; {unseen}",
-         BY_FILES),
-        ("qwen3-vl-4b-eagle3", qwen3.format("4B"), angel.format("4B"), chains.format("2.1", "2.1"), CHAIN),
-        ("qwen3-vl-8b-eagle3", qwen3.format("8B"), mnn.format("8B"), f"{none}; {unseen}", BY_FILES),
-        ("qwen3-vl-30b-a3b-eagle3", qwen3.format("30B-A3B"), angel.format("30B-A3B"),
-         f"authors: 1.8 and 1.9 tokens a pass; {unseen}", CHAIN),
+        ("qwen2.5-vl-7b-vispec", "Qwen/Qwen2.5-VL-7B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct",
+         _figures("authors", "3.2", "1.80"), VISPEC),
         ("vicuna-7b-v1.3-eagle", vicuna, "yuhuili/EAGLE-Vicuna-7B-v1.3", _figures("authors", "4.7", "3.39"),
          EAGLE_TEXT),
         ("llama-3.1-8b-eagle3", llama, "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", _figures("authors", "6.2", "4.44"),
@@ -186,30 +150,17 @@ def _figures(who: str, tokens: str, speed: str) -> str:
 
 def _same_family() -> dict[str, Preset]:
     """Return pairs of one family's small and large models; no figures of theirs are known."""
-    qwen2, qwen3 = "Qwen/Qwen2.5-VL-{}-Instruct", "Qwen/Qwen3-VL-{}-Instruct"
-    smol, smol_draft = "HuggingFaceTB/SmolVLM2-{}-Instruct", "HuggingFaceTB/SmolVLM2-{}-Video-Instruct"
-    intern, gemma, one = "OpenGVLab/InternVL3-{}-hf", "google/gemma-3-{}-it", "llava-hf/llava-onevision-qwen2-{}-ov-hf"
-    words, smallest = "Qwen/Qwen2.5-{}-Instruct", "HuggingFaceTB/SmolLM2-{}-Instruct"
-    apache, research = "weights: Apache-2.0", "the draft's weights: Qwen Research, no commercial use"
-    terms = "weights: Gemma's terms, to be agreed to on the hub (HF_TOKEN)"
-    families = (  # name, model type, id of a target, of a draft, sizes of targets, of drafts, licence
-        ("smolvlm2", "smolvlm", smol, smol_draft, ("2.2B",), ("256M", "500M"), apache),
-        ("qwen2.5-vl", "qwen2_5_vl", qwen2, qwen2, ("7B", "32B", "72B"), ("3B",), research),
-        ("qwen3-vl", "qwen3_vl", qwen3, qwen3, ("8B", "32B"), ("2B",), apache),
-        ("internvl3", "internvl", intern, intern, ("8B",), ("1B",), LICENCE_UNKNOWN),
-        ("gemma-3", "gemma3", gemma, gemma, ("12b", "27b"), ("4b",), terms),
-        ("onevision", "llava_onevision", one, one, ("7b", "72b"), ("0.5b",), LICENCE_UNKNOWN),
-        ("qwen2.5", "qwen2", words, words, ("7B",), ("0.5B",), apache),
-        ("smollm2", "smollm2", smallest, smallest, ("1.7B",), ("135M",), apache),
+    pairs = (  # name, model type, target, draft
+        ("smolvlm2-2.2b-256m", "smolvlm", "SmolVLM2-2.2B-Instruct", "SmolVLM2-256M-Video-Instruct"),
+        ("smollm2-1.7b-135m", "smollm2", "SmolLM2-1.7B-Instruct", "SmolLM2-135M-Instruct"),
     )
     return {
-        f"{name}-{large}-{small}".lower(): Preset(
-            target.format(large), draft.format(small), licence=licence, measured=NO_FIGURES, family=family
+        name: Preset(
+            f"HuggingFaceTB/{target}", f"HuggingFaceTB/{draft}", licence="weights: Apache-2.0", measured=NO_FIGURES,
+            family=family,
         )
-        for name, family, target, draft, targets, drafts, licence in families
-        for large in targets
-        for small in drafts
-    }
+        for name, family, target, draft in pairs
+    }  # fmt: skip
 
 
 def preset_named(name: str) -> Preset:

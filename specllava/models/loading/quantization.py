@@ -13,13 +13,7 @@ from transformers import PreTrainedModel
 from specllava.models.loading.load_options import QuantizationName
 
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
-# Bytes of a linear layer's weight, and the library that stores it.
-BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5, "torchao-int8": 1.0}
-LIBRARY: Final[dict[QuantizationName, str]] = {
-    "int8": "bitsandbytes",
-    "int4": "bitsandbytes",
-    "torchao-int8": "torchao",
-}
+BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5}  # of a linear layer's weight
 
 
 def decoder_weights(model: PreTrainedModel) -> list[nn.Linear]:
@@ -50,28 +44,22 @@ def quantization_config(scheme: QuantizationName, device: torch.device, whole: C
     Args:
         whole: returns the names of the modules that stay as they are; called where anything is quantised.
 
-    int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU;
-    torchao-int8 stores int8 weights and computes in the model's precision, on any device.
+    int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU.
 
     Raises:
-        ValueError: another scheme, the library is not installed, or the scheme does not run on ``device``.
+        ValueError: another scheme, bitsandbytes is not installed, or ``device`` is no GPU.
     """
     if scheme not in SCHEMES:
         raise ValueError(f"unknown quantization {scheme!r}: choose one of {', '.join(SCHEMES)}")
     if scheme == "none":
         return None
-    library = LIBRARY[scheme]
-    if library == "bitsandbytes" and device.type != "cuda":
-        raise ValueError(f"quantization {scheme} needs a GPU, the device is {device.type}: use torchao-int8")
-    if find_spec(library) is None:
-        raise ValueError(f'quantization {scheme} needs {library}, which is not installed: pip install "{library}"')
-    from transformers import BitsAndBytesConfig, TorchAoConfig
+    if device.type != "cuda":
+        raise ValueError(f"quantization {scheme} needs a GPU, the device is {device.type}: leave --quantization out")
+    if find_spec("bitsandbytes") is None:
+        raise ValueError(f"quantization {scheme} needs bitsandbytes, which is not installed: pip install bitsandbytes")
+    from transformers import BitsAndBytesConfig
 
     skipped = whole()
     if scheme == "int8":
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=skipped)
-    if scheme == "int4":
-        return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=skipped)
-    from torchao.quantization import Int8WeightOnlyConfig
-
-    return TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=skipped)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=skipped)

@@ -1,1 +1,1 @@
-"""Pictures and videos as a target takes them."""
+"""Pictures as a target takes them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from specllava.core.growth.forecast import Forecast
 from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
 
@@ -26,10 +25,6 @@ class ChainRule(ScoredRule):
     @property
     def max_children(self) -> int:
         return 1
-
-    @property
-    def forecast(self) -> Forecast:
-        return self.beam()
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         return 1

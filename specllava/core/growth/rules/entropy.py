@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from specllava.core.growth.forecast import Forecast
 from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder
 from specllava.core.growth.rules.scored import ScoredRule
 
@@ -26,10 +25,6 @@ class EntropyRule(ScoredRule):
     @property
     def max_children(self) -> int:
         return self.max_branches
-
-    @property
-    def forecast(self) -> Forecast:
-        return self.beam(self.entropy_threshold)
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if top.entropy <= self.entropy_threshold:

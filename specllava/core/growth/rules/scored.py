@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from specllava.core.growth.forecast import Beam
 from specllava.core.growth.rule import GrowthRule, TreeBuilder
 
 
@@ -19,10 +18,6 @@ class ScoredRule(GrowthRule):
     nodes: int
     width: int
     min_log_prob: float
-
-    def beam(self, entropy_threshold: float | None = None) -> Beam:
-        """Return the forecast of a rule that inherits from it, by how many children a node gets; see :class:`Beam`."""
-        return Beam(self.width, self.nodes, self.min_log_prob, entropy_threshold)
 
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
         """Return the ``width`` best of the level that can still matter.

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from specllava.core.growth.forecast import Forecast, Plan
 from specllava.core.growth.rule import GrowthRule, RuleInfo, TopTokens, TreeBuilder, capped
-from specllava.core.growth.shapes import Shape, best_shape, drawn_shape, fixed_shape
+from specllava.core.growth.shapes import Shape, best_shape, fixed_shape
 
 BENCH_OPTIONS: Final = capped(depth=10, nodes=8, width=4)  # without a floor sequoia grows all levels
 
@@ -28,10 +27,6 @@ class ShapedRule(GrowthRule):
     @property
     def max_children(self) -> int:
         return self._widest
-
-    @property
-    def forecast(self) -> Forecast:
-        return Plan.of(self._settled)
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if node == 0:
@@ -75,20 +70,6 @@ class SequoiaRule(ShapedRule):
         self._settle(best_shape(self.rank_acceptance, self.depth, self.nodes))
 
 
-@dataclass(kw_only=True)
-class OwnShapeRule(ShapedRule):
-    """Grow a shape that was drawn node by node: ``shape`` holds the parent of every node below the root."""
-
-    shape: tuple[int, ...]
-    depth: int
-    nodes: int
-
-    name = "shape"
-
-    def __post_init__(self) -> None:
-        self._settle(drawn_shape(self.shape, self.depth, self.nodes))
-
-
 def _widest(shape: Shape) -> int:
     return max([len(shape), *map(_widest, shape)])
 
@@ -103,7 +84,4 @@ SEQUOIA: Final = RuleInfo(
     colour="#56B4E9",
     symbol="x",
     bench_options=BENCH_OPTIONS,
-)
-OWN_SHAPE: Final = RuleInfo(
-    "shape", OwnShapeRule, "a shape of your own, node by node", colour="#8A6D3B", symbol="pentagon", compared=False
 )

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specllava.core.growth.forecast import Forecast
 from specllava.core.growth.rule import RuleInfo, TopTokens, TreeBuilder, capped
 from specllava.core.growth.rules.scored import ScoredRule
 
@@ -26,10 +25,6 @@ class TopKRule(ScoredRule):
     @property
     def max_children(self) -> int:
         return self.width
-
-    @property
-    def forecast(self) -> Forecast:
-        return self.beam()
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         return self.width

@@ -1,0 +1,278 @@
+"""One-line defects that the tests must see: ``python -m tests.mutants [K1 ...]``, all of them without a name.
+
+Each is put into a copy of this tree, and the test that is responsible for it runs there. It has to fail by an assertion
+on a value: an import that fails, a fixture, or an error of another kind proves nothing. Exit code 1 where one survives,
+or where its line is no longer there exactly once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", ".ci", "docs", "node_modules")
+PATIENCE = 600  # seconds
+
+
+class Mutant(NamedTuple):
+    """A line of ``file`` (``old``, found once) as it must not be (``new``), and the test that dies of it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS = (
+    # trees and rules
+    Mutant("K1", "specllava/core/tree.py",
+           "mask[node] |= mask[self.parents[node]]",
+           "mask[node, self.parents[node]] = True",
+           "test_tree.py::test_a_node_sees_exactly_its_own_path"),
+    Mutant("R1", "specllava/core/growth/rules/entropy.py",
+           "math.ceil(math.exp(top.entropy))",
+           "math.floor(math.exp(top.entropy))",
+           "test_growth.py::test_children_by_entropy"),
+    Mutant("R2", "specllava/core/growth/rules/scored.py",
+           "return heapq.nlargest(self.width, alive,",
+           "return heapq.nsmallest(self.width, alive,",
+           "test_rules.py::test_topk_keeps_the_most_probable_subtree"),
+    Mutant("R3", "specllava/core/growth/shapes.py",
+           "own = acceptance[rank] * (1 + below[:budget])",
+           "own = acceptance[rank] * (1 + 0 * below[:budget])",
+           "test_rules.py::test_sequoias_shape_promises_more_than_any_other"),
+    Mutant("R4", "specllava/core/growth/grow.py",
+           "likeliest = heapq.nlargest(MAX_PRUNED, dropped,",
+           "likeliest = heapq.nsmallest(MAX_PRUNED, dropped,",
+           "test_growth.py::test_pruned_guesses_are_the_likeliest_that_the_tree_lacks"),
+    Mutant("D1", "specllava/drafters/growing.py",
+           "visible[row, self._branches[node]] = True",
+           "visible[row, self._branches[node][:-1]] = True",
+           "test_decoding.py::test_every_guess_has_the_probability_of_its_own_branch_read_alone"),
+    # verification and sampling
+    Mutant("V1", "specllava/verification/verifier.py",
+           "        if match is None:",
+           "        if match is None or len(accepted) == 4:",
+           "test_verify.py::test_a_deep_branch_is_accepted_as_far_as_the_target_agrees"),
+    Mutant("E1", "specllava/decoding.py",
+           "start=1) if token in eos), room)",
+           "start=1) if token in eos and number > 1), room)",
+           "test_verify.py::test_clip_stops_behind_the_first_end_or_when_the_room_is_full"),
+    Mutant("E2", "specllava/decoding.py",
+           "emitted = emitted[:end]",
+           "emitted = emitted[:]",
+           "test_answer_settings.py::test_an_answer_ends_at_a_stop_string_wherever_it_is_completed"),
+    Mutant("Q1", "specllava/verification/answer_settings.py",
+           "for step in tree.path(node)[1:]]",
+           "for step in tree.path(node)[1:-1]]",
+           "test_answer_settings.py::test_greedy_answers_are_those_of_generate_under_each_setting"),
+    Mutant("S1", "specllava/verification/sampling.py",
+           "        token = random.draw(probs[node])",
+           "        token = random.draw(probs[0])",
+           "test_sampling.py::test_chosen_children_are_lossless_and_no_rule_accepts_more"),
+    Mutant("S2", "specllava/verification/sampling.py",
+           "draft = _without(self.draft, token)",
+           "draft = self.draft",
+           "test_sampling.py::test_drawn_children_are_lossless"),
+    Mutant("S3", "specllava/verification/sampling.py",
+           ".clamp(min=0.0)",
+           ".abs()",
+           "test_sampling.py::test_drawn_children_are_lossless"),
+    Mutant("H1", "specllava/verification/sampling.py",
+           "else wanted / offered",
+           "else (wanted / offered) ** 1.02",
+           "test_sampling.py::test_drawn_children_are_lossless"),
+    Mutant("H2", "specllava/verification/answer_settings.py",
+           "config.top_k = 1, top_p, top_k",
+           "config.top_k = 1, 1.0, top_k",
+           "test_sampling.py::test_warping_is_what_it_says"),
+    # caches and passes
+    Mutant("C1", "specllava/runtime/cache.py",
+           "self.both[:, :, :, base : base + count] = self.both.index_select(3, columns)",
+           "self.keys[:, :, base : base + count] = self.keys.index_select(2, columns)",
+           "test_cache.py::test_a_kept_branch_leaves_what_its_tokens_alone_had_left"),
+    Mutant("P1", "specllava/runtime/passes.py",
+           "[cached + depth for depth in tree.depths()]",
+           "[cached + node for node in range(len(tree))]",
+           "test_states.py::test_states_of_passes_are_those_of_each_branch_alone"),
+    Mutant("X1", "specllava/runtime/engine.py",
+           "shared = min(shared, self._held.length)",
+           "shared = min(shared, len(contents))",
+           "test_feature_chats.py::test_after_a_turn_without_states_they_are_read_again"),
+    Mutant("X2", "specllava/runtime/engine.py",
+           "self._rope_delta = 0 if positions is None else int(",
+           "self._rope_delta = 0 if True else int(",
+           "test_states.py::test_passes_go_on_with_the_offset_of_the_family"),
+    Mutant("X3", "specllava/runtime/passes.py",
+           "columns[None] < self.window",
+           "columns[None] <= self.window",
+           "test_attention.py::test_through_a_window_speculative_is_target_only_is_the_reference"),
+    Mutant("X4", "specllava/runtime/cache.py",
+           "if held != wanted or held is None",
+           "if held != wanted",
+           "test_memory.py::test_a_prompt_that_is_held_whole_needs_one_column_and_one_that_ends_in_a_picture_the_picture"),
+    Mutant("G1", "specllava/runtime/engine.py",
+           "ids = torch.tensor([list(tokens)], device=self.device)",
+           "ids = torch.tensor([list(tokens)])",
+           "test_padded.py::test_passes_mix_no_tensors_of_host_and_device"),
+    # totals of traces
+    Mutant("T1", "specllava/core/trace.py",
+           "return self.vision_seconds + self.target_seconds + self.draft_seconds",
+           "return self.vision_seconds + self.target_seconds",
+           "test_metrics.py"),
+    Mutant("T2", "specllava/core/metrics.py",
+           "step.tree.drafted, len(step.emitted_nodes), spent.total",
+           "step.tree.drafted, len(step.verification.accepted), spent.total",
+           "test_metrics.py::test_guesses_after_the_end_of_an_answer_are_not_accepted"),
+    Mutant("T3", "specllava/core/metrics.py",
+           "next(forks, len(step.emitted)) - 1)",
+           "next(forks, len(step.emitted)))",
+           "test_sentence_claims.py::test_saved_tokens_are_what_the_favourites_alone_would_not_have_brought"),
+    # sentences and headline
+    Mutant("F1", "visual/player/explanations.py",
+           "    fork = told[0]",
+           "    fork = told[-1]",
+           "test_sentence_claims.py::test_every_claim_of_a_sentence_follows_from_the_trace"),
+    Mutant("F2", "visual/player/explanations.py",
+           "best = max(family, key=",
+           "best = min(family, key=",
+           "test_sentence_claims.py::test_every_claim_of_a_sentence_follows_from_the_trace"),
+    Mutant("F3", "visual/player/headline.py",
+           "instead of {candidate.step_tokens}",
+           "instead of {candidate.tokens}",
+           "test_headline.py::test_the_counts_of_the_headline_agree"),
+    Mutant("F4", "visual/player/explanations.py",
+           "wanted = token_label(trace, step.view.choices[parent])",
+           "wanted = token_label(trace, step.view.choices[node])",
+           "test_sentences.py::test_reasons_name_what_the_target_wanted"),
+    # training
+    Mutant("L1", "specllava/distill/losses.py",
+           "objective.temperature**2",
+           "objective.temperature",
+           "test_distill_loss.py::test_chunks_give_the_loss_and_the_gradients_of_the_whole"),
+    Mutant("L2", "specllava/distill/feature_losses.py",
+           "positions, read = positions + 1, read + 1",
+           "positions, read = positions, read + 1",
+           "test_feature_training.py::test_the_loss_is_the_plain_one_step_by_step"),
+    # admission
+    Mutant("A1", "visual/page/admission.py",
+           "if len(begun) >= self._most:",
+           "if len(begun) > self._most:",
+           "test_limits.py::test_an_address_begins_so_many_runs_in_a_minute_and_no_more"),
+    Mutant("A2", "visual/page/admission.py",
+           "if header[0] not in FORWARDED]",
+           "if header[0] not in FORWARDED[1:]]",
+           "test_admission.py::test_only_a_trusted_proxy_says_under_which_address_the_page_is_shown"),
+    Mutant("A3", "visual/page/request_bodies.py",
+           "if deepest > MAX_DEPTH:",
+           "if deepest > 2 * MAX_DEPTH:",
+           "test_admission.py::test_a_call_that_gradio_would_pay_too_much_for_does_not_reach_it"),
+    # images
+    Mutant("I1", "specllava/models/media/images.py",
+           "6: Transpose.ROTATE_270",
+           "6: Transpose.ROTATE_90",
+           "test_bad_input.py::test_a_photo_that_lies_on_its_side_is_read_upright"),
+    Mutant("I2", "specllava/models/media/images.py",
+           "if _orientation(picture) in SIDEWAYS",
+           "if _orientation(picture) not in SIDEWAYS",
+           "test_bad_input.py::test_a_photo_that_lies_on_its_side_is_read_upright"),
+    Mutant("I3", "specllava/runtime/vision.py",
+           "repeat(key, count) for key, count",
+           "repeat(image_keys[0], count) for key, count",
+           "test_memory.py::test_the_same_words_about_another_picture_do_not_reuse_the_old_one"),
+    # player
+    Mutant("J1", "visual/static/step_phases.js",
+           "fate: node === step.kept.at(-1)",
+           "fate: node === step.kept.at(0)",
+           "test_words_drawn.py::test_drawn_pairs_are_what_a_walk_through_the_trace_finds"),
+    Mutant("J2", "visual/static/step_phases.js",
+           "step.kept.find((id) => id && step.rank[id] > 1)",
+           "step.kept.find((id) => id && step.rank[id] > 2)",
+           "test_phases.py::test_captions_say_what_the_trace_holds"),
+    Mutant("J3", "visual/static/race.js",
+           "said: said + frame.tokens.length",
+           "said: said + 1",
+           "test_lanes_page.py::test_said_and_pale_words_are_those_of_the_trace_at_any_moment"),
+    Mutant("J4", "visual/static/mask.js",
+           "rows.flatMap((row) => chain(step, row)",
+           "rows.flatMap((row) => chain(step, row).slice(0, 2)",
+           "test_mask_and_cache.py::test_the_mask_is_the_trees_own_and_positions_are_depths_behind_the_context"),
+)  # fmt: skip
+
+
+def run_test(tree: Path, test: str) -> tuple[bool, str]:
+    """Run a test of a copy; whether it died by an assertion on a value, and how else it ended."""
+    report = tree / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-m", "", "-p", "no:cacheprovider",
+               f"--junitxml={report}", f"tests/{test}"]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return False, f"took more than {PATIENCE} s"
+    if not report.is_file():
+        return False, f"exit code {done.returncode}, no report: {(done.stdout + done.stderr)[-200:]!r}"
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    failures = [one for case in cases for one in case.findall("failure")]
+    errors = [one for case in cases for one in case.findall("error")]
+    if errors:
+        return False, f"an error and no assertion: {errors[0].get('message', '')[:80]}"
+    if not failures:
+        return False, f"survived {len(cases)} tests" if done.returncode == 0 else f"exit code {done.returncode}"
+    message = failures[0].get("message", "")
+    return message.startswith(("AssertionError", "assert ")), " ".join(message.split())[:60]
+
+
+@contextmanager
+def mutated(tree: Path, mutant: Mutant) -> Iterator[None]:
+    """The copy with one line changed; what was compiled of the file is forgotten before and after."""
+    file = tree / mutant.file
+    text = file.read_text(encoding="utf-8")
+    compiled = Path(cache_from_source(str(file)))
+    try:
+        file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        compiled.unlink(missing_ok=True)
+        yield
+    finally:
+        file.write_text(text, encoding="utf-8")
+        compiled.unlink(missing_ok=True)
+
+
+def main(names: list[str]) -> int:
+    """Try the mutants; return the number of those that were not killed as they should be, 1 at the most."""
+    if unknown := {*names} - {mutant.name for mutant in MUTANTS}:
+        sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
+    alive = 0
+    with tempfile.TemporaryDirectory(prefix="specllava-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
+        for mutant in (one for one in MUTANTS if not names or one.name in names):
+            began, file = time.monotonic(), tree / mutant.file
+            found = file.read_text(encoding="utf-8").count(mutant.old) if file.is_file() else 0
+            if found != 1:
+                killed, how = False, f"its line is there {found} times"
+            else:
+                with mutated(tree, mutant):
+                    killed, how = run_test(tree, mutant.test)
+            alive += not killed
+            verdict = "killed" if killed else "ALIVE "
+            print(f"{mutant.name:3} {verdict} {time.monotonic() - began:4.0f} s  {mutant.file}  {how}", flush=True)
+    print(f"{alive} of {len(names) or len(MUTANTS)} alive")
+    return int(alive > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
