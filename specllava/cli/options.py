@@ -36,8 +36,8 @@ class PairOptions:
 
     preset: str = "toy"
     """Name of a pair: toy, toy-before (its draft before distillation), toy-eagle or toy-eagle-compressed, which ship;
-    smol, whose language model specllava fetch downloads; others from the hub, such as llava-1.5-7b-msd with a published
-    draft (specllava presets lists them)."""
+    smol, whose language model recipes.smol fetch downloads; others from the hub, such as llava-1.5-7b-msd with a
+    published draft (specllava presets lists them)."""
 
     target: str | None = None
     """Any model of a family that is known (docs/models.md), language models among them: an id of the hub, or a
