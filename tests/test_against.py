@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import csv
 import gzip
 import io
@@ -18,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from specllava.core.growth.cost_model import Costs
 from support import models
 from support.visual_traces import synthetic_race
 
@@ -35,7 +32,7 @@ from specllava.findings.bootstrap import pooled_ratio
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown
 from specllava.lab import Lab
-from specllava.lab.comparison import Side, compare_questions, same_tokens, sides
+from specllava.lab.comparison import Side, compare_questions, same_tokens
 from specllava.pair import Pair
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
@@ -444,16 +441,3 @@ def test_two_precisions_of_the_shipped_pair_say_the_same(shipped: Callable[[Any]
     *_, found = Lab(pairs[0]).compare(iter(questions), 2, config, config, Lab(pairs[1]))
     assert "float64" in found.b and "float64" not in found.a
     assert all(row.sameness is not None and row.sameness.identical for row in found.rows)
-
-
-def test_models_of_one_shape_are_priced_alike_whenever_they_were_timed() -> None:
-    one, other = models.pair("mixed"), models.pair("mixed")
-    costs = Costs((1.0, 2.0), (3.0,)), Costs((10.0, 20.0), (30.0,))
-    one, other = (replace(pair, costs=own) for pair, own in zip((one, other), costs, strict=True))
-    config = DecodingConfig()
-    assert [side.costs for side in sides(one, config, other, config)] == [costs[0], costs[0]]
-    assert one.draft is not None and other.draft is not None
-    wider = replace(other, target=copy.deepcopy(other.target).to(torch.bfloat16))
-    assert [side.costs for side in sides(one, config, wider, config)] == [costs[0], Costs((10.0, 20.0), (3.0,))]
-    bare = replace(other, draft=None)
-    assert [side.costs for side in sides(one, config, bare, config)] == [None, None]

@@ -84,9 +84,9 @@ def test_what_a_checkpoint_asks_for_is_printed_and_followed(picture, tmp_path, c
 def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path, monkeypatch):
     recorded, real = [], Pair.request
 
-    def request(self, lane, caches=None, record=True, learn=True):
+    def request(self, lane, caches=None, record=True):
         recorded.append(record)
-        return real(self, lane, caches, record, learn)
+        return real(self, lane, caches, record)
 
     monkeypatch.setattr(Pair, "request", request)
     command = ["generate", "--image", str(picture), "--prompt", "What is there?", "--max-new-tokens", "8"]

@@ -106,7 +106,7 @@ def test_the_command_line_says_it_in_one_line(
         def run(self, console: object) -> None:
             raise FULL[0]
 
-    monkeypatch.setattr(command_line, "_parse", lambda arguments: Filling())
+    monkeypatch.setattr(command_line, "_parse", lambda *_: Filling())
     assert command_line.main([]) == 1
     line = capsys.readouterr().err
     assert "out of memory: CUDA out of memory" in line and "--max-new-tokens" in line and line.count("\n") == 1

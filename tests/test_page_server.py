@@ -261,13 +261,13 @@ def test_no_picture_is_sent_where_none_was_chosen_or_the_model_reads_none(monkey
     shown: list[Any] = []
     race = FakeBackend.race
     monkeypatch.setattr(FakeBackend, "race", lambda *asked: shown.append(asked[1]) or race(*asked))
-    for sees, picture in ((True, NoPicture()), (False, Picture(seed=3)), (True, Picture(seed=3))):
+    for sees, picture in ((True, NoPicture()), (False, scene(3)), (True, scene(3))):
         requests, kind = RunRequests(), race_kind(AppState(lambda sees=sees: FakeBackend(sees=sees)))
         requests.request(("me", kind.name), RunRequest(picture, "What?", {}))
         *_, (frames, _) = run_updates(requests, kind, ("me", kind.name))
         assert json.loads(frames[-1])["ending"] == "finished"
     blank, blind, seen = shown
-    assert blank == blind == () and seen.size == Picture(seed=3).open().size
+    assert blank == blind == () and seen.size == scene(3).open().size
 
 
 # --- the chip -------------------------------------------------------------------------------------------------------
