@@ -86,7 +86,7 @@ def test_a_walk_over_the_whole_page_violates_nothing(watched: Visit, browser: An
     tab.lesson(0)
     tab.wait("document.querySelector('.lesson').textContent.length > 20")
     tab.page.locator(".charts summary").click()
-    for kind in ("race", "svg", "png", "film", "page"):
+    for kind in ("race", "nodes", "page"):
         saved(tab, kind, tmp_path)
     tab.page.click("#lab-image-ablation .lab-run")
     tab.wait("document.querySelectorAll('#lab-image-ablation .chart .main-svg').length >= 2")
