@@ -98,14 +98,13 @@ def test_what_draws_is_an_extra_and_the_pins_are_what_both_need(installed: Path)
     ("program", "code", "said"),
     [
         (MODELS, 0, ""),
-        (MAIN.format("['trace', 'import', 'log.json']"), 0, ""),
         (
             MAIN.format("['trace', 'export', 'log.json', '--html', 'a.html']"),
             1,
             'specllava: this draws, and what draws is not installed: pip install "specllava[page]"\n',
         ),
     ],
-    ids=["models", "import", "export"],
+    ids=["models", "export"],
 )
 def test_without_what_draws_everything_else_works(
     installed: Path, tmp_path: Path, program: str, code: int, said: str
