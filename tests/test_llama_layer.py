@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
-from benchmarks.gpu.operations import count_operations
 from specllava.core.tree import ROOT_PARENT, DraftTree
 from specllava.runtime.cache import BranchCache
 from specllava.runtime.engine import Engine
@@ -32,6 +33,30 @@ ROPES = MappingProxyType({
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 128},
 })  # fmt: skip
+
+
+class Operations(TorchDispatchMode):
+    """Mode that counts operations that compute, each a launch at least; views compute nothing."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        aliases = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
+        self.count += not (aliases and _shares(made, args))
+        return made
+
+
+def _shares(made, args):
+    """Return whether what may be a view is one: a cast or another shape copies where it must."""
+    first, *_ = tree_leaves(made)
+    return any(torch.is_tensor(arg) and arg.untyped_storage()._cdata == first.untyped_storage()._cdata for arg in args)
+
+
+def count_operations(run):
+    with Operations() as operations:
+        run()
+    return operations.count
 
 
 def llama(seed: int, layers: int = 2, **changed: Any) -> LlamaForCausalLM:
