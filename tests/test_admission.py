@@ -307,6 +307,7 @@ def small_disk(folder: Path) -> Iterator[int | None]:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.night
 def test_a_full_disk_costs_a_line_and_keeps_no_part_of_an_upload(tmp_path: Path) -> None:
     folder, log, png = tmp_path / "disk", tmp_path / "log", Path(ROOT / "assets/examples").glob("*.png")
     picture = next(iter(png)).read_bytes()

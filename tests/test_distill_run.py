@@ -129,6 +129,7 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(place):
     assert one.checks == other.checks and one.curve == other.curve and one.left_out == other.left_out
 
 
+@pytest.mark.night
 def test_a_run_whose_worker_is_not_forked_is_the_same_run(place):
     """A worker process that shares no memory could not be given its batches; it is the default outside of Linux."""
     program = (
@@ -201,6 +202,7 @@ def test_bfloat16_computes_and_leaves_float32_weights(place, tmp_path):
     assert ours != theirs and ours == pytest.approx(theirs, rel=0.05)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("fresh_state")
 def test_a_vocabulary_that_fills_three_quarters_of_a_cores_cache_is_no_division_by_zero(place, tmp_path):
     """32 rows of 49,152 gradients, through a target's head stored by columns, killed the process on a CPU with AMX."""

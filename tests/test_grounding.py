@@ -84,6 +84,7 @@ def test_each_place_of_the_grey_square_is_a_pass_of_transformers(tiny: Pair):
         assert mine == [pytest.approx(float(probs[at, shaken.token_ids[at]]), abs=6e-5) for at in found.grounded]
 
 
+@pytest.mark.night
 def test_what_the_toy_names_is_lit_where_it_is_drawn(shipped: Callable[[str], Pair]):
     """Against the scene that was drawn: kinds and colours that only one object has."""
     pair, hits = shipped("float32"), []

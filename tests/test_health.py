@@ -188,6 +188,7 @@ def test_runs_are_told_that_the_server_ends_and_keep_what_is_there() -> None:
     assert state.requests.empty
 
 
+@pytest.mark.night
 def test_a_stopped_server_tells_its_visitors_ends_their_streams_and_exits_with_0(browser: Any, tmp_path: Path) -> None:
     """An open page held its stream until the server gave up waiting for it, and a run was cut without a word."""
     port, folder = free_port(), tmp_path / "recorded"

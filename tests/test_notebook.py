@@ -191,6 +191,7 @@ def test_notebooks_have_no_outputs():
         assert not any(cell.get("outputs") for cell in cells)  # megabytes each
 
 
+@pytest.mark.night
 def test_the_notebook_for_a_gpu_runs_with_a_random_pair_of_its_family(tab, tmp_path, outputs, capsys):
     target = feature_families.write_target(tmp_path / "target", "qwen2_5_vl")
     feature_checkpoints.write_draft(tmp_path / "draft", feature_families.VISPEC)

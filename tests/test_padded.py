@@ -454,7 +454,7 @@ def test_on_a_gpu_cudnn_plans_no_attention(device: str, kept: bool):
 
 # ---------------------------------------------------------------------------------------------- host and device
 
-SHORT = DecodingConfig(max_new_tokens=24)
+SHORT = DecodingConfig(max_new_tokens=8)
 ASKED = (
     SHORT,
     replace(SHORT, drafter="none"),
@@ -463,7 +463,7 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize("kind", ["draft VLM", "eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["draft VLM", "eagle3"])
 @pytest.mark.parametrize("passes", ["eager", "padded"])
 def test_passes_mix_no_tensors_of_host_and_device(passes: PassesName, kind: str):
     """On a device that is a mark, where mixing raises; the numbers are real, so the tokens are those of the CPU."""

@@ -72,6 +72,7 @@ def killed(process: BaseProcess) -> None:
     process.join()
 
 
+@pytest.mark.night
 def test_a_page_says_that_its_server_is_gone_and_that_a_new_one_needs_a_reload(
     start: Start, port: int, tab: Visit
 ) -> None:

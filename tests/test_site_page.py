@@ -308,6 +308,7 @@ def test_a_page_of_an_older_version_opens(page: Visitor) -> None:
     until(tab, "document.querySelectorAll('.phase-list li').length > 3")
 
 
+@pytest.mark.night
 def test_frames_of_every_race_that_python_draws_are_accepted(page: Visitor, code: str) -> None:
     rng = random.Random(0)
     race = synthetic_race(1)
@@ -417,6 +418,7 @@ def test_a_race_file_is_answered_with_the_command_that_makes_a_page_of_it(page: 
 # --- an edition of one's own races ------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_an_edition_shows_the_races_of_a_directory(tmp_path: Path, browser: Any) -> None:
     own, output = tmp_path / "own", tmp_path / "edition"
     own.mkdir()

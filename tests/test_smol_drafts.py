@@ -117,6 +117,7 @@ def test_a_small_language_models_embeddings_keep_the_targets_in_their_principal_
         assert made.get_output_embeddings().weight is made.get_input_embeddings().weight
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("own_precision")
 def test_a_fresh_drafts_projector_learns_the_targets_image_embeddings(target: Path, tmp_path: Path) -> None:
     model = LlavaForConditionalGeneration.from_pretrained(target, dtype=torch.float32).eval()
@@ -134,6 +135,7 @@ def test_a_fresh_drafts_projector_learns_the_targets_image_embeddings(target: Pa
     assert errors[1] < 0.5 * errors[0] < 1
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("own_precision")
 def test_a_fresh_draft_learns_to_answer_questions_of_fact(target: Path, tmp_path: Path) -> None:
     processor, model = read_target(target)

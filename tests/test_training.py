@@ -321,6 +321,7 @@ def fresh_accelerate():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = ["train", "--output", str(tmp_path), "--tiny"]

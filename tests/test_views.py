@@ -190,6 +190,7 @@ def test_a_run_is_carried_from_view_to_view(shipped_page: Server, browser: Any) 
     tab.close()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("view", ["explain", "workbench"])
 def test_nothing_moves_while_a_run_comes_or_steps_are_walked(shipped_page: Server, browser: Any, view: str) -> None:
     tab = Visit(new_page(browser, {"width": 1280, "height": 720}))

@@ -211,6 +211,7 @@ def pictured(run: VisitorRun) -> str:
     return str(last["speculative"]["image"])
 
 
+@pytest.mark.night
 def test_what_a_visitor_chose_outlives_a_crowd_of_other_sessions(site: Site) -> None:
     async def runs() -> tuple[list[VisitorRun], list[Any]]:
         async with httpx.AsyncClient(timeout=60) as client:
@@ -353,6 +354,7 @@ def choose(tab: Visit, path: Path) -> None:
     tab.wait(f"{PICTURED} !== {json.dumps(before)}")
 
 
+@pytest.mark.night
 def test_the_page_holds_its_picture_when_the_server_forgot_the_session(
     site: Site, browser: Any, tmp_path: Path
 ) -> None:
