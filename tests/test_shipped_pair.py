@@ -26,7 +26,7 @@ from specllava.pair import Pair
 
 Load = Callable[[DTypeName], Pair]
 QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
-BLOCK = 20
+BLOCK = 12
 SHARE = 4  # cases that ask the same of the same picture, so that the target answers it once for all of them
 MOST_NEW_TOKENS = 20
 
@@ -66,14 +66,14 @@ def outcomes(pair: Pair, block: int, temperatures: tuple[float, ...] = (0.0,)) -
             yield f"case {number}: {config}", compare(plain, pair.run(lane_of(config, prompt)))
 
 
-@pytest.mark.parametrize("block", sample(range(7), 2))
+@pytest.mark.parametrize("block", sample(range(7), 1))
 def test_in_float64_the_answers_are_identical(shipped: Load, block: int):
     """Greedy ones, and with the same seed drawn ones too."""
     for case, verdict in outcomes(shipped("float64"), block, (0.0, 0.0, 0.8)):
         assert verdict.identical, case
 
 
-@pytest.mark.parametrize("block", sample(range(10, 20), 3))
+@pytest.mark.parametrize("block", sample(range(10, 20), 1))
 def test_in_float32_the_answers_part_at_near_ties_only(shipped: Load, block: int):
     for case, verdict in outcomes(shipped("float32"), block):
         assert verdict.identical or verdict.near_tie, f"{case}: {verdict}"
