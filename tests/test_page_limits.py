@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import random
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.browser import Server, Visit, Visitor, assert_accessible
+from support.browser import Visit, Visitor, assert_accessible
 from support.visual_traces import synthetic_race, synthetic_steps
 
-from benchmarks.page import DRAWN, first_trees, step_seconds
+from benchmarks.page import DRAWN, step_seconds
 from specllava.core.config import DecodingConfig
 from visual.player.frames import recorded_frames
 from visual.player.standalone import standalone_page
 
 STEPS, NODES = 256, 64
-VISITS = 3
 ROUNDS = 5
 
 
@@ -82,11 +80,3 @@ def test_a_long_run_steps_smoothly(long_run: Path, browser: object) -> None:
     """Under 50 ms a step on the thread that draws, in its processor time."""
     spent = step_seconds(browser, long_run.as_uri(), ROUNDS)
     assert 0 < min(spent) < 0.050, spent
-
-
-@pytest.mark.alone
-@pytest.mark.night
-def test_the_recorded_tree_is_seen_within_a_second(shipped_page: Server, browser: object) -> None:
-    """By a visitor who was never here, while the server has served the page before."""
-    seen = first_trees(browser, shipped_page.address, VISITS + 1)[1:]
-    assert 0 < statistics.median(seen) < 1, seen
