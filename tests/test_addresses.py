@@ -60,6 +60,7 @@ def test_an_address_follows_step_phase_view_and_presentation_and_opens_them_agai
     assert tab.page.evaluate("history.length") == entries
 
 
+@pytest.mark.night
 def test_the_first_screen_has_the_plain_address_and_its_link_the_whole_one(opened: Visitor) -> None:
     tab = opened(permissions=CLIPBOARD)
     first = tab.step()
@@ -73,6 +74,7 @@ def test_the_first_screen_has_the_plain_address_and_its_link_the_whole_one(opene
     assert tab.page.evaluate("navigator.clipboard.readText()") == tab.page.url
 
 
+@pytest.mark.night
 def test_a_lesson_opens_at_another_step_without_asking(opened: Visitor) -> None:
     tab = opened("?lesson=5&step=2")
     assert tab.step() == 2 and tab.page.locator(".sentence").is_visible()
@@ -80,6 +82,7 @@ def test_a_lesson_opens_at_another_step_without_asking(opened: Visitor) -> None:
     has(tab, lesson="5", step="2")
 
 
+@pytest.mark.night
 def test_settings_that_differ_from_the_defaults_are_in_the_address(opened: Visitor) -> None:
     tab = opened("?set-rule=topk&set-depth=3&set-nodes=none")
     tab.wait("document.querySelector('.summary').textContent.includes('nodes')")
@@ -94,6 +97,7 @@ def test_settings_that_differ_from_the_defaults_are_in_the_address(opened: Visit
     assert {"set-rule": "topk", "set-depth": "3", "set-nodes": "7"}.items() <= shown(tab).items()
 
 
+@pytest.mark.night
 def test_a_live_run_has_no_link(opened: Visitor) -> None:
     tab = opened()
     tab.run("What is in the link?")
@@ -102,6 +106,7 @@ def test_a_live_run_has_no_link(opened: Visitor) -> None:
     assert tab.page.locator("[data-file=race]").is_enabled() and tab.page.locator("[data-file=link]").is_hidden()
 
 
+@pytest.mark.night
 def test_a_link_that_held_a_live_run_says_so_and_opens_nothing(opened: Visitor) -> None:
     tab = opened("?view=workbench#race=" + "A" * 40)
     assert tab.text(".link-notice").startswith("This link held a live run")
@@ -110,6 +115,7 @@ def test_a_link_that_held_a_live_run_says_so_and_opens_nothing(opened: Visitor) 
     tab.wait("document.querySelector('.link-notice').textContent === '' && !location.hash")
 
 
+@pytest.mark.night
 def test_presentation_is_turned_on_and_off_in_a_saved_page(saved_page: SavedPages) -> None:
     race = synthetic_race(1)
     tab = saved_page(recorded_frames(race["target-only"], race["speculative"]))

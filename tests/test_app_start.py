@@ -119,6 +119,7 @@ def test_a_port_that_is_taken_ends_in_one_line(ended: Ended) -> None:
         assert f"Cannot find empty port in range: {port}-{port}" in ended("--port", port)
 
 
+@pytest.mark.night
 def test_a_container_stops_the_page_as_a_keyboard_does() -> None:
     port = free_port()
     variables = {"HF_HUB_OFFLINE": "1", "PORT": str(port), "GRADIO_ROOT_PATH": "/demo", "PYTHONUNBUFFERED": "1"}

@@ -20,7 +20,7 @@ from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
 
-PROMPTS = 50
+PROMPTS = 50 if ALL else 18
 FAST = DecodingConfig(max_new_tokens=7, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
 ALONE = replace(FAST, drafter="none")
 NOISE = 0.03
@@ -64,7 +64,7 @@ def pairs(root: Path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_speculation_changes_no_token_in_float32(pairs, family: FamilyName):
-    """50 prompts, drafts in turn: none, one and three pictures of odd sizes, one and two turns."""
+    """Prompts, drafts in turn: none, one and three pictures of odd sizes, one and two turns."""
     accepted = dict.fromkeys(DRAFTS, 0)
     for number in range(PROMPTS):
         turns = list(DRAFTS)[number % 2 :: 2]

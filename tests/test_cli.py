@@ -139,6 +139,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     assert {"commit", "cpu", "cores", "threads"} <= set(report["machine"])
 
 
+@pytest.mark.night
 def test_evaluate_counts_what_was_right(tmp_path):
     out = tmp_path / "quality.json"
     assert toy(["evaluate", "--scenes", "6", "--json", str(out)]) == 0

@@ -96,6 +96,7 @@ def test_tosses_cover_p_the_wrong_verifier_misses_and_a_phone_need_not_scroll(sa
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
+@pytest.mark.night
 def test_the_coin_opens_at_the_closest_call_and_no_bar_leaves_its_box(saved: Open) -> None:
     closest = 0
     for number in (SHOW, 0, len(TRACE.steps) // 2):
@@ -119,6 +120,7 @@ def test_the_coin_opens_at_the_closest_call_and_no_bar_leaves_its_box(saved: Ope
     assert closest
 
 
+@pytest.mark.night
 def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> None:
     page = saved(reduced_motion="no-preference")
     unfold(page)
@@ -151,6 +153,7 @@ def test_inside_a_step_the_coin_stands_beside_the_tree_while_guesses_are_accepte
     unfold(page)
 
 
+@pytest.mark.night
 def test_the_keyboard_alone_walks_the_decisions_and_tosses_and_axe_finds_nothing(visit: Visitor) -> None:
     tab = visit(reduced_motion="reduce")
     tab.page.set_input_files("input[accept*=json]", str(RACE))

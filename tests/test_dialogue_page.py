@@ -149,7 +149,6 @@ def test_a_visitor_asks_follow_ups_looks_back_edits_and_takes_the_dialogue_along
     assert [row.split(" ")[0] for row in rows(tab)] == ["1", "2", "3"]
     assert "0 of 92 reused" in rows(tab)[0] and "20 of 112 reused" in rows(tab)[1] and "τ" in rows(tab)[2]
     assert tab.text(".dialogue-columns") == "turn 3: 132 columns, 40 reused, 92 read"
-    assert_accessible(tab.page)
 
     tab.page.locator(".turn").nth(2).focus()
     tab.page.keyboard.press("ArrowUp")
@@ -192,6 +191,7 @@ def _reads_a_saved_dialogue(browser: Any, path: Path) -> None:
     page.close()
 
 
+@pytest.mark.night
 def test_a_link_opens_a_turn_of_the_shipped_dialogue_on_a_phone(visit: Visitor) -> None:
     tab = visit(
         "?example=4-dialogue&turn=2&step=1", viewport={"width": 375, "height": 800},
@@ -210,6 +210,7 @@ def test_a_link_opens_a_turn_of_the_shipped_dialogue_on_a_phone(visit: Visitor) 
     assert (link["example"], link["turn"], "step" in link) == (["4-dialogue"], ["3"], True)
 
 
+@pytest.mark.night
 def test_a_dialogue_file_is_opened_whole_and_needs_a_picture_to_go_on(visit: Visitor, tmp_path: Path) -> None:
     lanes = [synthetic_race(seed) for seed in (1, 2)]
     races = []
@@ -238,6 +239,7 @@ def toy_page(serve: Callable[[AppState], str], shipped: Callable[[str], Pair]) -
     return serve(AppState(lambda: pair, recorded, dialogues=Dialogues(lambda turns: _chat(pair, turns))))
 
 
+@pytest.mark.night
 def test_the_toy_pair_goes_on_from_the_shipped_dialogue_and_reuses_what_it_read(toy_page: str, browser: Any) -> None:
     tab = Visit(new_page(browser, {"width": 1280, "height": 720}))
     tab.page.goto(toy_page)

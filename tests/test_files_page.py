@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.browser import SavedPages, Visit, Visitor
 from test_files import hostile_race
 
@@ -33,6 +34,7 @@ def shows_hostile_texts_as_text(tab: Visit) -> None:
     assert tab.page.locator(".player img:not(.opening-picture, .lesson-picture)").count() == 0
 
 
+@pytest.mark.night
 def test_a_link_opens_an_example_at_a_step_and_the_menu_saves_what_is_shown(visit: Visitor, tmp_path: Path) -> None:
     tab = visit("?example=race-1&step=3", permissions=["clipboard-write", "clipboard-read"])
     tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 3 ')")

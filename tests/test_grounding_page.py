@@ -60,6 +60,7 @@ def marks_the_recorded_words(tab: Visit) -> None:
     assert not tab.page.locator(".grounding-key").is_visible()
 
 
+@pytest.mark.night
 def test_a_recorded_example_has_its_marks_in_both_views(shipped_page: Server, browser) -> None:
     with visits(browser, shipped_page.address) as open_page:
         for view in ("explain", "workbench"):
@@ -108,6 +109,7 @@ def run(tab: Visit, question: str) -> None:
     tab.wait(f"document.querySelector('.asked').textContent === {question!r} && {FINISHED}")
 
 
+@pytest.mark.night
 def test_a_race_of_ones_own_begins_without_marks(explained: Visit) -> None:
     run(explained, "Whose is it?")
     assert explained.page.evaluate(MARKED) == [[], []] and explained.page.locator(TOGGLE).is_visible()

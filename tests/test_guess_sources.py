@@ -88,6 +88,7 @@ def test_a_file_with_another_word_there_is_refused_in_one_line(value: Any) -> No
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.night
 def test_the_card_of_a_guess_says_it_and_that_of_the_root_does_not(
     serve: Callable[[AppState], str], browser: Any, tmp_path: Path
 ) -> None:

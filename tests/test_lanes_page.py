@@ -131,6 +131,7 @@ def test_said_and_pale_words_are_those_of_the_trace_at_any_moment(saved_page: Sa
     assert [shown[::-1] for shown in tab.page.evaluate(PLAY, backwards)] == played
 
 
+@pytest.mark.night
 def test_equal_words_stand_in_equal_places_and_no_line_is_cut_at_any_width(saved_page: SavedPages) -> None:
     config = DecodingConfig(max_new_tokens=600)
     races = [synthetic_race(1), synthetic_race(2, config, answer=" ".join([ANSWER] * 8))]
@@ -183,6 +184,7 @@ def sees_all(tab: Visit) -> bool:
     })"""))  # noqa: E501
 
 
+@pytest.mark.night
 def test_once_both_lanes_have_ended_equal_words_meet_within_a_second(saved_page: SavedPages) -> None:
     race = synthetic_race(1)
     frames = recorded_frames(*(race[name] for name in LANES))
@@ -235,6 +237,7 @@ SHIFTS = """() => {
 }"""  # noqa: E501
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("width", [375, 1280])
 def test_a_whole_run_shifts_nothing_in_the_lanes(visit: Visitor, width: int) -> None:
     tab = visit(viewport={"width": width, "height": 900})
@@ -250,6 +253,7 @@ def test_a_whole_run_shifts_nothing_in_the_lanes(visit: Visitor, width: int) -> 
     assert tab.page.evaluate("window.shifted") < 0.02
 
 
+@pytest.mark.night
 def test_pale_words_come_as_the_other_lane_writes_them(visit: Visitor) -> None:
     tab = visit()
     tab.run("What is on the right?", speed="0.1")
@@ -262,6 +266,7 @@ def test_pale_words_come_as_the_other_lane_writes_them(visit: Visitor) -> None:
     assert not tab.page.locator(".word.pale").count()
 
 
+@pytest.mark.night
 def test_a_run_that_is_stopped_before_its_first_step_says_so(visit: Visitor) -> None:
     tab = visit()
     tab.run("very slowly, please")

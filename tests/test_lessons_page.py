@@ -65,6 +65,7 @@ def shows(tab: Visit, lesson: Any) -> None:
     tab.page.wait_for_selector(".pointed-at")
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("lesson", sample(LESSONS[1::4], 2), ids=lambda lesson: lesson.text.name)
 def test_a_link_opens_a_lesson_at_its_step_and_phase(page: Any, lesson: Any) -> None:
     shows(page(f"?lesson={lesson.number}"), lesson)
@@ -87,6 +88,7 @@ def test_a_lesson_is_played_and_nothing_gives_its_answer_away(page: Any) -> None
     assert tab.page.locator(".pointed-at").is_visible()
 
 
+@pytest.mark.night
 def test_previous_leads_back(page: Any) -> None:
     tab = page("?lesson=2")
     tab.page.click("[data-lesson=previous]")
@@ -94,6 +96,7 @@ def test_previous_leads_back(page: Any) -> None:
     assert not tab.page.locator("[data-lesson=previous]").is_visible()
 
 
+@pytest.mark.night
 def test_before_a_room_space_is_the_answer_then_the_next_lesson_and_full_stop_the_phases(page: Any) -> None:
     tab = page("?lesson=2&view=explain")
     tab.page.click("[data-present]")
@@ -114,6 +117,7 @@ def test_before_a_room_space_is_the_answer_then_the_next_lesson_and_full_stop_th
     assert tab.page.locator(".question-card").is_visible()
 
 
+@pytest.mark.night
 def test_presented_coins_keep_the_word_that_was_drawn_in_its_row(page: Any) -> None:
     tab = page("?lesson=8&view=explain&present=1")
     tab.page.keyboard.press("Space")
@@ -121,6 +125,7 @@ def test_presented_coins_keep_the_word_that_was_drawn_in_its_row(page: Any) -> N
     assert tab.page.locator(".coin-word.chosen").count() and tab.page.locator(".coin-word.chosen").first.is_visible()
 
 
+@pytest.mark.night
 def test_the_menu_of_lessons_closes_on_escape_a_click_elsewhere_and_a_choice(page: Any) -> None:
     tab = page("?lesson=1&view=explain")
     opened = tab.page.locator("button.teach").first
@@ -137,6 +142,7 @@ def test_the_menu_of_lessons_closes_on_escape_a_click_elsewhere_and_a_choice(pag
         tab.wait(closed)
 
 
+@pytest.mark.night
 def test_on_a_phone_the_mask_unfolds_when_it_is_pointed_at(page: Any) -> None:
     tab = page("?lesson=6&view=explain", width=375)
     tab.page.click("[data-lesson=answer]")

@@ -44,6 +44,7 @@ def test_the_mask_is_the_trees_own_and_positions_are_depths_behind_the_context(
         cached += len(step.verification.path)
 
 
+@pytest.mark.night
 def test_a_row_of_the_mask_and_its_node_light_each_other(saved_page: SavedPages) -> None:
     race = RACES["1-describe"]
     tab = opened(saved_page, race, **WAITING)
@@ -91,6 +92,7 @@ def test_kept_columns_are_the_accepted_path_and_the_cache_grows_by_them(saved_pa
         assert f"{cached} for the next step" in tab.text(".cache-note")
 
 
+@pytest.mark.night
 def test_a_turn_that_reused_columns_says_so(saved_page: SavedPages) -> None:
     race = RACES["3-count"]
     again = replace(race.lead, prefill=replace(race.lead.prefill, reused_tokens=70))

@@ -88,6 +88,7 @@ def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_
     assert "<" not in written and "<img src=x" in "".join(json.loads(written))
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("style", [LIGHT, DARK])
 def test_the_player_in_a_cell_has_the_notebooks_theme_and_fits(tab, tmp_path, style):
     open_file(tab, tmp_path / "cell.html", f"<body style='{style}'>{hostile_race()._repr_html_()}")

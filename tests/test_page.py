@@ -223,6 +223,7 @@ window.DecompressionStream = class extends Own {
 """
 
 
+@pytest.mark.night
 def test_frames_that_fail_stop_none_that_come_behind_them(visit: Visitor) -> None:
     tab = visit(init_script=FAILS)
     tab.page.evaluate("window.failing = 1")
@@ -234,6 +235,7 @@ def test_frames_that_fail_stop_none_that_come_behind_them(visit: Visitor) -> Non
     tab.errors.clear()
 
 
+@pytest.mark.night
 def test_the_tree_is_drawn_once_the_library_can_be_had(server: Server, browser: Any) -> None:
     """A load that failed was kept, and no step was drawn until the page was loaded anew."""
     tab = Visit(new_page(browser, {"width": 1280, "height": 900}))
@@ -272,6 +274,7 @@ WATCH = """() => {
 }"""
 
 
+@pytest.mark.night
 def test_a_live_run_shows_a_step_no_sooner_than_its_clock(visit: Visitor) -> None:
     """On a slow machine the first tree and its verdict stood there while both lanes were empty."""
     tab = visit()

@@ -81,6 +81,7 @@ def test_a_closed_tab_ends_its_run_and_frees_what_it_held(open_site: Open, tmp_p
     assert time.monotonic() - left < 5
 
 
+@pytest.mark.night
 def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, tmp_path: Path) -> None:
     def backend() -> FakeBackend:
         raise OSError("a secret path")
@@ -94,6 +95,7 @@ def test_models_that_cannot_be_loaded_leave_the_recorded_races(open_site: Open, 
     assert "secret" not in tab.page.content()
 
 
+@pytest.mark.night
 def test_a_lane_may_run_alone_and_the_page_says_why(open_site: Open, tmp_path: Path) -> None:
     """First without a draft, then from a file of one lane, which opens with the models as they are."""
     backend = FakeBackend(pace=0.004, info=replace(SETTING, draft=NO_DRAFT))

@@ -83,6 +83,7 @@ def test_a_visitor_who_waits_can_stop_and_ask_something_else(tabs: Tabs, server:
     assert second.page.locator("[data-file=race]").is_enabled() and second.page.locator("#run").is_enabled()
 
 
+@pytest.mark.night
 def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(tabs: Tabs, server: Server) -> None:
     first, second = tabs
     before = second.text(".asked")
@@ -101,6 +102,7 @@ def test_a_race_stopped_before_its_turn_leaves_everything_as_it_was(tabs: Tabs, 
     assert "never to be seen" not in server.backend.closed
 
 
+@pytest.mark.night
 def test_a_visitor_for_whom_there_is_no_room_reads_so_and_can_try_again(tabs: Tabs, server: Server) -> None:
     first, late = tabs
     first.run("slowly, while many wait")
@@ -146,6 +148,7 @@ def test_a_run_that_finds_no_server_is_not_dead_without_a_word(tab: Visit) -> No
     tab.errors.clear()
 
 
+@pytest.mark.night
 def test_an_experiment_behind_a_race_says_that_it_waits_and_starts_by_itself(
     tabs: Tabs, server: Server
 ) -> None:
@@ -174,6 +177,7 @@ def test_two_visitors_do_not_see_each_other(tabs: Tabs) -> None:
     assert "the other" in two.text(".asked")
 
 
+@pytest.mark.night
 def test_an_experiment_stopped_before_its_turn_leaves_its_answer(tabs: Tabs, server: Server) -> None:
     first, second = tabs
     second.page.click("#lab-image-ablation .lab-run")

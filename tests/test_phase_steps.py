@@ -81,6 +81,7 @@ def test_the_keyboard_alone_goes_through_phases_and_steps(forward: str, back: st
     assert "Full stop and comma" in label and "Escape" in label
 
 
+@pytest.mark.night
 def test_slow_play_goes_through_phases_and_a_pause_keeps_its_phase(saved_page: SavedPages) -> None:
     tab = opened(saved_page, RACES["2-story"], reduced_motion="no-preference", **WAITING)
     tab.page.select_option(".speed", "0.05")
@@ -102,6 +103,7 @@ def test_slow_play_goes_through_phases_and_a_pause_keeps_its_phase(saved_page: S
     assert tab.page.evaluate(CURRENT) == "accept", "above a twentieth of the speed whole steps are played"
 
 
+@pytest.mark.night
 def test_play_goes_through_whole_steps_while_no_step_is_open(saved_page: SavedPages) -> None:
     tab = opened(saved_page, RACES["2-story"], reduced_motion="no-preference", **WAITING)
     tab.page.select_option(".speed", "0.05")
@@ -111,6 +113,7 @@ def test_play_goes_through_whole_steps_while_no_step_is_open(saved_page: SavedPa
     assert tab.page.evaluate("document.querySelector('.tree').dataset.phase") is None
 
 
+@pytest.mark.night
 def test_leaving_restores_every_attribute_of_the_drawing(saved_page: SavedPages) -> None:
     """The drawing alone: the player draws the tree anew as well, since its card is wider then."""
     tab = opened(saved_page, RACES["1-describe"], show=5, **WAITING)
@@ -159,6 +162,7 @@ def test_leaving_restores_every_attribute_of_the_drawing(saved_page: SavedPages)
     assert tab.page.locator(".sentence").is_visible()
 
 
+@pytest.mark.night
 def test_reduced_motion_shows_stills(saved_page: SavedPages) -> None:
     tab = opened(saved_page, RACES["1-describe"])
     enter(tab, 5)
@@ -169,6 +173,7 @@ def test_reduced_motion_shows_stills(saved_page: SavedPages) -> None:
     assert {count for _, _, count in walk(tab, moving)} == {0}
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("width", [375, 1280])
 def test_inside_a_step_nothing_is_inaccessible_or_wider_than_the_page(width: int, visit: Visitor) -> None:
     tab = visit(viewport={"width": width, "height": 900}, reduced_motion="reduce")
@@ -198,6 +203,7 @@ def test_a_phase_of_the_largest_tree_is_drawn_within_50_ms(pruned: bool, saved_p
     assert 0 < max(medians) < 50, medians
 
 
+@pytest.mark.night
 def test_a_cut_guess_falls_with_its_label_and_edge_and_a_new_one_fades_in_at_its_place(saved_page: SavedPages) -> None:
     tab = opened(saved_page, RACES["1-describe"], reduced_motion="no-preference", **WAITING)
     tab.page.click(".with-pruned span")

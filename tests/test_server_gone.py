@@ -99,6 +99,7 @@ def test_a_page_says_that_its_server_is_gone_and_that_a_new_one_needs_a_reload(
     tab.wait(f"{FINISHED} && !({DEAD})")
 
 
+@pytest.mark.night
 def test_the_toast_of_a_run_that_broke_off_goes_and_the_page_comes_back(
     start: Start, port: int, tab: Visit
 ) -> None:

@@ -30,6 +30,7 @@ def told(tab: Visit, words: str) -> None:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("width", [375, 1280])
 def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(tab: Visit, width: int) -> None:
     tab.page.set_viewport_size({"width": width, "height": 700})
@@ -47,6 +48,7 @@ def test_the_drawer_takes_the_focus_keeps_it_and_gives_it_back(tab: Visit, width
         tab.wait(f"!{DRAWER} && document.activeElement.matches('.settings-open')")
 
 
+@pytest.mark.night
 def test_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
     tab = visit()
     opened(tab)
@@ -77,6 +79,7 @@ def test_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None:
     assert "10 nodes a level · 8 levels · 59 guesses a pass" in summary and "0.3 nats" not in summary
 
 
+@pytest.mark.night
 def test_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(visit: Visitor) -> None:
     tab = visit()
     opened(tab)
@@ -102,6 +105,7 @@ def test_a_number_may_be_typed_beyond_the_slider_and_not_beyond_its_bounds(visit
     assert tab.page.input_value("#option-entropy_threshold") == "2.45"
 
 
+@pytest.mark.night
 def test_axe_finds_no_serious_violation_in_the_open_drawer_and_menu(visit: Visitor) -> None:
     tab = visit(reduced_motion="reduce")
     tab.page.click(".learn-card button.label-wrap")
@@ -177,6 +181,7 @@ def test_code_and_documentation_are_linked_where_their_address_is_known() -> Non
     assert "Code" not in markup.links()
 
 
+@pytest.mark.night
 def test_the_first_tab_stop_skips_to_the_player(visit: Visitor) -> None:
     tab = visit("?example=race-1&step=2")
     tab.page.evaluate("document.activeElement.blur()")

@@ -96,6 +96,7 @@ def test_examples_play_at_the_root_of_a_host(page: Visitor, folder: Path) -> Non
         until(tab, "document.querySelector('.step-name').textContent.startsWith('Step 2 ')")
 
 
+@pytest.mark.night
 def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Visitor) -> None:
     tab = page("?example=4-dialogue&turn=1&step=5", permissions=["clipboard-write", "clipboard-read"])
     told(tab, ".step-name", "Step 5 ")
@@ -110,12 +111,14 @@ def test_a_link_opens_a_step_of_a_turn_and_the_menu_gives_it_back(page: Visitor)
     assert "example=4-dialogue&turn=3&step=" in link
 
 
+@pytest.mark.night
 def test_a_link_opens_a_phase_of_a_step(page: Visitor) -> None:
     tab = page("?example=1-describe&step=5&phase=check&view=explain")
     told(tab, ".step-name", "Step 5 ")
     told(tab, ".phase-list [aria-current=step]", "check")
 
 
+@pytest.mark.night
 def test_a_first_visit_begins_with_the_opening(root: str, browser: Any) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
     visit = context.new_page()
@@ -127,6 +130,7 @@ def test_a_first_visit_begins_with_the_opening(root: str, browser: Any) -> None:
     context.close()
 
 
+@pytest.mark.night
 def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Visitor) -> None:
     tab = page(f"?lesson={len(LESSONS) - 2}", reduced_motion="reduce")
     for lesson in LESSONS[-3:]:
@@ -143,6 +147,7 @@ def test_lessons_open_at_their_steps_and_lead_on_to_the_last(page: Visitor) -> N
     told(tab, ".lesson-title", LESSONS[1].text.title)
 
 
+@pytest.mark.night
 def test_the_inside_of_a_step_is_there(page: Visitor) -> None:
     tab = page("?example=2-story&step=3")
     tab.page.click(".inside-toggle")
@@ -165,6 +170,7 @@ def test_a_run_is_saved_as_a_page_that_is_what_the_live_page_saves(page: Visitor
     assert json.loads(json.loads(saved[len(before) : -len(behind)])[0])["source"] == "saved run"
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("query", "notice"), [
     ("?example=nope", "There is no example “nope”; there are 1-describe"),
     ("?lesson=99", "There is no lesson “99”; there are lessons 1 to"),
@@ -176,6 +182,7 @@ def test_a_link_that_leads_nowhere_says_so_and_shows_something(page: Visitor, qu
     assert tab.step() >= 1
 
 
+@pytest.mark.night
 def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Visitor) -> None:
     viewport = {"width": 375, "height": 800}
     tab = page("?lesson=3", viewport=viewport, reduced_motion="reduce")
@@ -253,6 +260,7 @@ def shows_the_same(tab: Visit, by_itself: Visit) -> None:
     assert ours == theirs and len(ours[0]) > 1  # the tree and a chart
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", sample(("hostile", "4-dialogue", "A and B"), 2))
 def test_a_saved_page_shows_what_it_shows_by_itself(
     page: Visitor, saved_page: SavedPages, tmp_path: Path, name: str
@@ -402,6 +410,7 @@ def test_markup_and_scripts_of_a_saved_page_are_never_used(page: Visitor) -> Non
     assert tab.page.evaluate("window.hacked") is None  # and no other host was asked, see ``page``
 
 
+@pytest.mark.night
 def test_a_race_file_is_answered_with_the_command_that_makes_a_page_of_it(page: Visitor, tmp_path: Path) -> None:
     tab = page()
     race = ASSETS / "examples" / "3-count.json"
@@ -460,6 +469,7 @@ SLOWLY = """async () => {
 }"""
 
 
+@pytest.mark.night
 def test_an_address_stays_while_its_run_is_still_being_fetched(page: Visitor) -> None:
     """The run before it writes its own address 300 ms after a step of it."""
     tab = page()

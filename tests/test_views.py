@@ -139,6 +139,7 @@ def test_each_beat_shows_and_says_what_the_step_holds(opening: Any) -> None:
     assert_accessible(opening)
 
 
+@pytest.mark.night
 def test_the_opening_is_skipped_remembered_and_comes_back(opening: Any) -> None:
     opening.keyboard.press("Escape")
     assert opening.is_visible("#ask") and opening.is_visible(".race") and not opening.is_visible(".opening")
@@ -173,6 +174,7 @@ def test_explain_shows_three_fifths_of_the_elements_and_four_fifths_of_the_words
     assert counted["page"] <= 1.5 * 720
 
 
+@pytest.mark.night
 def test_a_run_is_carried_from_view_to_view(shipped_page: Server, browser: Any) -> None:
     tab = Visit(new_page(browser, {"width": 1280, "height": 720}))
     tab.page.goto(f"{shipped_page.address}?view=explain")
@@ -235,6 +237,7 @@ def test_a_phone_shows_the_question_in_a_line_then_sentence_and_tree(shipped_pag
     tab.close()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_opening_of_any_step_claims_only_what_its_trace_holds(
     saved_page: SavedPages, temperature: float
@@ -275,6 +278,7 @@ def test_the_opening_of_any_step_claims_only_what_its_trace_holds(
     assert asked >= len(seeds) - 2 and wrong
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("query", "view"),
     [("", "opening"), ("?lesson=2", "explain"), ("?lesson=2&view=workbench", "workbench")],

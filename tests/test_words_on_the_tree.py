@@ -69,6 +69,7 @@ def overlaps(seen: Any, nodes: bool = True) -> list[str]:
     return [*found, *(others if nodes else [])]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("width", [1280, 375])
 def test_no_word_covers_another_in_any_phase(width: int, saved_page: SavedPages) -> None:
     written, several = 0, sample(range(10), 3)
@@ -130,6 +131,7 @@ def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(
     assert pairs > 2 / 3 * sum(len(step.emitted_nodes) for _, step in steps)
 
 
+@pytest.mark.night
 def test_inside_a_step_tree_phases_cache_and_controls_fit_a_small_laptop_and_stand_still(
     saved_page: SavedPages,
 ) -> None:
@@ -160,6 +162,7 @@ def with_parts(browser: Any, tmp_path: Path) -> Iterator[Visit]:
         yield visited("/saved.html", reduced_motion="reduce")
 
 
+@pytest.mark.night
 def test_a_phase_can_be_posed_on_the_tree_alone_and_leaves_no_trace(with_parts: Visit) -> None:
     page = with_parts.page
     step = RACES["1-describe"].lead.steps[5]
@@ -207,6 +210,7 @@ def test_the_mask_lights_a_guess_that_has_a_sibling_and_names_all_columns(saved_
     assert len(names) > 2 * len(tree) and max(names) <= right
 
 
+@pytest.mark.night
 def test_the_bracket_and_its_words_are_whole_in_trees_of_any_height(saved_page: SavedPages) -> None:
     for race, number in ((bushy_race(), 4), (RACES["1-describe"], 5), (LESSONS["pass"].race, 7)):
         tab = opened(saved_page, race, show=number)
