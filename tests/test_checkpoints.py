@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints
+from support.amount import ALL
 from support.chats import check_last, columns_of
 from support.checkpoints import FAMILIES, FamilyName
 from support.family_proofs import check_generate, check_rest, said

@@ -270,6 +270,7 @@ def test_a_follow_up_to_other_models_takes_up_what_was_said_and_reads_it_anew() 
     assert [turn.text for turn in made[1][1].turns] == ["0?", "1?", "2?", "3?"]
 
 
+@pytest.mark.night
 def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
     serve: Callable[[AppState], str], browser: Any, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import models
-from support.amount import ALL
+from support.amount import ALL, sample
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -75,7 +75,7 @@ def target_passes(
 
 
 @pytest.mark.parametrize("rule", ["entropy", "chain", "topk"])
-@pytest.mark.parametrize("seed", models.SEEDS)
+@pytest.mark.parametrize("seed", sample(models.SEEDS, 1))
 def test_both_lanes_run_one_and_the_same_pass(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch):
     config = DecodingConfig(rule=rule, depth=4, nodes=10, max_new_tokens=models.LONGEST)
     alone, prompt = replace(config, drafter="none"), models.prompt(0, seed)
@@ -90,6 +90,7 @@ def test_both_lanes_run_one_and_the_same_pass(rule: str, seed: int, monkeypatch:
     assert all(tuple(tokens) == models.expected(0, seed, models.LONGEST) for both in said.values() for tokens in both)
 
 
+@pytest.mark.night
 def test_how_passes_run_is_an_option_of_every_command():
     pair = load_pair(PairOptions(exact=True, device="cpu"))
     assert (pair.passes, pair.exact) == ("auto", True)
@@ -174,7 +175,7 @@ def decoded(pair: Pair, prompt: Any, config: DecodingConfig) -> tuple[list[int],
 def test_every_column_of_both_lanes_has_the_same_bits():
     """In bfloat16, over drafters, rules and seeds, greedy and sampled: not the tokens alone."""
     faster = 0
-    of_each = islice(cases(104, seed=7), 0, None, 2 if ALL else 5)  # drafter and rule
+    of_each = islice(cases(104, seed=7), 0, None, 2 if ALL else 12)  # drafter and rule
     for number, case in enumerate(of_each):
         asked, prompt = half()._asked(case)
         pair = replace(asked, passes="padded", exact=True)
@@ -185,7 +186,7 @@ def test_every_column_of_both_lanes_has_the_same_bits():
         assert plain == said, f"case {number}"
         assert torch.equal(columns[..., :both, :], held[..., :both, :])
         faster += passes < single
-    assert faster > (len(DRAFTERS) if ALL else len(DRAFTERS) // 2)
+    assert faster > (len(DRAFTERS) if ALL else len(DRAFTERS) // 5)
 
 
 def test_a_dialogue_reads_its_prompts_anew_and_both_lanes_agree():

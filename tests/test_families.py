@@ -100,7 +100,7 @@ def pairs(made: Made):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
     """None, one and three pictures of odd sizes, one and two turns."""
-    check_generate(pairs(family, None, dtype), sample(range(10), 5) if dtype == "float64" else (2, 3, 9))
+    check_generate(pairs(family, None, dtype), sample(range(10), 4) if dtype == "float64" else (3,))
 
 
 def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyName):
@@ -111,7 +111,7 @@ def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyN
 def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
     """Nothing was written against it; the draft's tower, rows and layers are not its own either."""
     pair = pairs(f"{family} other", "near", "float64")
-    check_generate(pair, numbers := sample(range(13, 17), 3))
+    check_generate(pair, numbers := sample(range(13, 17), 1))
     for number in numbers:
         prompt = pair.prompt(None, checkpoints.messages(number))
         plain = said(pair, prompt, ALONE)[0]
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeName):
     """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
-    numbers = (1, 2) if dtype == "float32" else range(5) if ALL else (0, 2, 3)
+    numbers = (1,) if dtype == "float32" else range(5) if ALL else (0, 2)
     saved = check_speculation(lambda number: pairs(family, tuple(DRAFTS)[number % 3 == 2], dtype), numbers)
     assert saved > 0 or dtype == "float32"
 

@@ -66,9 +66,9 @@ def pairs(root: Path) -> Callable[..., Pair]:
 @pytest.mark.parametrize(
     ("name", "family", "agrees"),
     [
-        *((name, "llava", True) for name in LAYOUTS),
-        *((name, "llava", False) for name in sample(tuple(LAYOUTS), 7)),
-        *((name, "llava_next", True) for name in ("eagle", "msd", "vispec", "eagle3", "speculators")),
+        *((name, "llava", True) for name in sample(tuple(LAYOUTS), 7)),
+        *((name, "llava", False) for name in sample(tuple(LAYOUTS), 3)),
+        *((name, "llava_next", True) for name in sample(("msd", "eagle3", "vispec", "eagle", "speculators"), 2)),
     ],
 )
 def test_every_guess_is_what_the_format_says(pairs, root: Path, name: str, family: FamilyName, agrees: bool):

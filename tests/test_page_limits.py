@@ -67,6 +67,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written_run(tmp_path_factory.mktemp("long") / "run.html", STEPS)
 
 
+@pytest.mark.night
 def test_steps_are_timed_from_the_first_on_wherever_the_run_opens(tmp_path: Path, browser: object) -> None:
     run = written_run(tmp_path / "run.html", DRAWN + 1, show=DRAWN)
     assert len(step_seconds(browser, run.as_uri(), 1)) == 1

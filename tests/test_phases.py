@@ -38,7 +38,7 @@ def expected_nodes(layout: StepLayout, kind: str, level: int, drawn: set[int]) -
 
 
 @pytest.mark.parametrize(
-    ("name", "pruned"), [("1-describe", True), ("2-story", False), ("3-count", True), ("blank", False)]
+    ("name", "pruned"), sample([("1-describe", True), ("2-story", False), ("3-count", True), ("blank", False)], 2)
 )  # fmt: skip
 def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
     name: str, pruned: bool, saved_page: SavedPages
@@ -73,7 +73,7 @@ def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
         assert [kind for kind, _, _ in walked] == ["root", *["guess"] * levels, *prune, "check", *accept, "keep"]
 
 
-@pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sample(OLD, 1), ids=lambda path: path.name)
 def test_old_traces_have_phases_too(path: Path, saved_page: SavedPages) -> None:
     race = read_recorded(path)
     tab = opened(saved_page, race)
@@ -111,6 +111,7 @@ def test_captions_say_what_the_trace_holds(saved_page: SavedPages) -> None:
     assert saves, "no step of this race shows what a tree is for"
 
 
+@pytest.mark.night
 def test_at_a_fork_the_parents_distribution_opens_at_the_node(saved_page: SavedPages) -> None:
     race = RACES["1-describe"]
     tab = opened(saved_page, race)
