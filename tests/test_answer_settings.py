@@ -117,6 +117,7 @@ def test_a_seeds_answer_is_the_same_with_every_draft_under_settings_drawn_at_ran
             assert models.decode(asking(settings, kind), prompt, replace(config, **warm)).token_ids == wanted, settings
 
 
+@pytest.mark.night
 def test_the_count_of_many_random_runs():
     """``python -m benchmarks.identity --settings``, in short: drafts of every format."""
     *_, rows = count(2 * len(DRAFTERS), torch.float64, seed=7, settings=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support import models
+from support.amount import sample
 from support.recorder import Recorder
 
 from specllava.core.config import RULES, DecodingConfig
@@ -175,7 +176,7 @@ def captures_of_a_race(pair: Pair, tapes: Tapes, config: DecodingConfig) -> tupl
     return before, after
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", sample(RULES, 2))
 def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: pytest.MonkeyPatch):
     """Neither at first sight of a width nor where the text crosses the end of a window."""
     monkeypatch.setattr("specllava.runtime.padded_passes.COLUMNS", 32)

@@ -62,6 +62,7 @@ def test_what_is_chosen_during_a_race_takes_its_place_for_good(tab: Visit, serve
     assert not tab.text("#notice").strip()
 
 
+@pytest.mark.night
 def test_a_visitor_who_waits_can_stop_and_ask_something_else(tabs: Tabs, server: Server) -> None:
     first, second = tabs
     first.run("slowly, before the others")

@@ -28,7 +28,7 @@ RUNS = [
     for row in ROWS
     if row["config"].get("rule") not in RETIRED_RULES and row["config"].get("verifier") != "traversal"
 ]
-EACH = 3  # runs of a kind
+EACH = 2  # runs of a kind
 
 
 def kinds() -> dict[str, list[dict[str, Any]]]:

@@ -77,6 +77,7 @@ def test_the_edition_says_where_the_live_page_is_only_if_it_was_told(site: Path,
     assert "live page" not in (tmp_path / "bare" / "README.md").read_text(encoding="utf-8").lower()
 
 
+@pytest.mark.night
 def test_the_same_edition_has_the_same_files_under_the_same_names(site: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert main(["site", "--output", str(again)]) == 0

@@ -376,6 +376,7 @@ def broken(change: Callable[[Frames], None]) -> str:
     return page_of([json.dumps(frame) for frame in frames])
 
 
+@pytest.mark.night
 def test_what_is_no_saved_page_is_refused_in_one_line_and_changes_nothing(page: Visitor) -> None:
     tab = page("?example=2-story")
     until(tab, "location.search.includes('step=')")  # the address follows what is shown
@@ -509,6 +510,7 @@ def test_links_lead_where_those_of_the_live_page_lead(page: Visitor, code: str) 
         assert (found["step"], turn if name else 0, bool(found["notice"])) == (link.show, link.turn, bool(link.notice))
 
 
+@pytest.mark.night
 def test_a_turn_a_step_and_a_lesson_are_opened_as_python_opens_them(page: Visitor, code: str) -> None:
     tab, dialogue, lesson = page(), DIALOGUE, LESSONS[0]
     whole = race_frames(dialogue, example=dialogue.name)

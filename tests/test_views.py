@@ -221,6 +221,7 @@ def test_nothing_moves_while_a_run_comes_or_steps_are_walked(shipped_page: Serve
     tab.close()
 
 
+@pytest.mark.night
 def test_a_phone_shows_the_question_in_a_line_then_sentence_and_tree(shipped_page: Server, browser: Any) -> None:
     tab = Visit(new_page(browser, {"width": 375, "height": 812}))
     tab.page.goto(f"{shipped_page.address}?view=explain")
