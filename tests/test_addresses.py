@@ -77,7 +77,8 @@ def test_the_first_screen_has_the_plain_address_and_its_link_the_whole_one(opene
 @pytest.mark.night
 def test_a_lesson_opens_at_another_step_without_asking(opened: Visitor) -> None:
     tab = opened("?lesson=5&step=2")
-    assert tab.step() == 2 and tab.page.locator(".sentence").is_visible()
+    tab.wait("document.querySelector('.step-name').textContent.startsWith('Step 2 ')")
+    assert tab.page.locator(".sentence").is_visible()
     assert not tab.page.locator(".asking").count()
     has(tab, lesson="5", step="2")
 

@@ -87,6 +87,7 @@ def test_greedy_answers_in_a_batch_are_those_that_generate_gives_to_each_questio
     assert {one.answer for one in others} != {one.answer for one in kept}
 
 
+@pytest.mark.night
 def test_the_recipe_makes_every_draft_of_the_targets_answers_and_each_changes_no_answer(
     run: Path, target: Path, recipe: DraftsRecipe
 ) -> None:

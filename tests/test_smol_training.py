@@ -132,6 +132,7 @@ def test_what_is_exported_assembles_to_the_weights_that_the_adapters_amount_to(t
     assert merged == len(sight.adapters) == 14
 
 
+@pytest.mark.night
 def test_another_seed_begins_with_other_weights_and_reads_other_rows(
     model: tuple[LlavaForConditionalGeneration, LlavaProcessor],
 ) -> None:
@@ -182,6 +183,7 @@ def _randomise(sight: Sight) -> None:
         torch.nn.init.normal_(adapter.outer, std=0.02)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("own_precision")
 def test_the_recipe_runs_to_a_checkpoint_that_answers_and_does_nothing_twice(tmp_path: Path) -> None:
     smol.write_language_model(tmp_path / "language")

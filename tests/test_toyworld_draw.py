@@ -130,6 +130,7 @@ def test_a_picture_needs_a_positive_size() -> None:
             draw_scene(sample_any_scene(0), size)
 
 
+@pytest.mark.night
 def test_a_large_object_carries_its_colour_at_every_time() -> None:
     for colour, time, kind in product(COLOURS, TIMES, KINDS):
         full = picture(thing(kind, colour), time=time)
