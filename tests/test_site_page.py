@@ -6,23 +6,17 @@ import base64
 import gzip
 import json
 import random
-import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
-from support.amount import sample
-from support.browser import SavedPages, Visit, Visitor, assert_accessible, visits
+from support.browser import Visit, Visitor, assert_accessible, visits
 from support.static_site import file_server
-from support.visual_traces import first_steps, retexted, synthetic_race
-from test_files import hostile_race
-from test_files_page import saved, shows_hostile_texts_as_text
+from support.visual_traces import synthetic_race
 
 from specllava.cli.main import main
 from specllava.cli.site import ASSETS
@@ -32,7 +26,6 @@ from visual.player.link import follow_link
 from visual.player.race_frames import race_frames
 from visual.player.recorded import load_recorded, recorded_race
 
-OLD_PAGE = Path(__file__).parent / "data" / "3-count.page.2026-11-23.html"
 SUB_PATH = "sub/path/"
 TRIES = 1200  # of 50 ms each
 LESSONS, EXAMPLES = load_lessons(ASSETS / "lessons"), load_recorded(ASSETS / "examples")
@@ -192,30 +185,6 @@ def test_axe_finds_nothing_serious_and_a_phone_need_not_scroll_sideways(page: Vi
     assert ink  # the last scheme that axe looked at was the dark one
 
 
-# --- saved pages of a visitor's own -----------------------------------------------------------------------------------
-
-DROP = """(files) => {
-  const carried = new DataTransfer();
-  for (const [name, text] of files) carried.items.add(new File([text], name));
-  document.dispatchEvent(new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true }));
-}"""
-SHOWN = """() => JSON.stringify([
-  [...document.querySelectorAll(".tree, .plots .chart:not([hidden])")].map(({ data }) =>
-    data.map(({ name, x, y, text, marker }) => [name, x, y, text, marker?.color])),
-  [...document.querySelectorAll("[data-total], .words, .sentence, .step-name, .asked, .this-run, .node, .answer,"
-    + ".turns")].map(({ textContent }) => textContent),
-  document.querySelector("#picture img")?.src.slice(0, 99),
-])"""
-NEVER_IDLE = "window.requestIdleCallback = undefined"  # of two tabs one may wait for ever, and its charts with it
-CHECKED = """async ({ code, lists }) => {
-  const { checkFrames } = await import(`${code}/frame_shapes.js`);
-  const { unpacked } = await import(`${code}/files.js`);
-  return Promise.all(lists.map((list) => checkFrames(list, unpacked).then(() => "", String)));
-}"""
-STRANGE = " \t\n\x00\u00ad\u0301\u202e\u2028\ufeff\U0001f600aé漢②<&'\"^$`"  # letters of odd tokens
-Frames = list[dict[str, Any]]
-
-
 @pytest.fixture(scope="module")
 def code(folder: Path, root: str) -> str:
     """Address of the edition's scripts."""
@@ -223,206 +192,21 @@ def code(folder: Path, root: str) -> str:
     return f"{root}{SUB_PATH}{scripts.name}"
 
 
-@cache
-def frames_of(text: str) -> list[str]:
-    return race_frames(recorded_race("race", text.encode()), "saved run")
-
-
-def page_of(frames: Sequence[Any]) -> str:
-    """A page that holds frames where a saved page does, and is nothing besides."""
-    text = json.dumps(frames).replace("<", "\\u003c")
-    return f'<script type="application/json" id="frames">{text}</script>'
-
-
 def two_sides() -> str:
     race, b = synthetic_race(1), synthetic_race(2)["speculative"]
     return comparison_json(NamedTrace("one <b>", race["speculative"]), NamedTrace("two", b), race["target-only"])
 
 
-def unpacked(text: str) -> Any:
-    return json.loads(gzip.decompress(base64.b64decode(text)))
-
-
-def packed(data: Any) -> str:
-    return base64.b64encode(gzip.compress(json.dumps(data).encode())).decode()
-
-
-def dropped(tab: Visit, *files: tuple[str, str]) -> None:
-    tab.page.evaluate(DROP, [list(file) for file in files])
-
-
-def shows_the_same(tab: Visit, by_itself: Visit) -> None:
-    for _ in range(TRIES):
-        ours, theirs = (json.loads(one.page.evaluate(SHOWN)) for one in (tab, by_itself))
-        if ours == theirs:
-            break
-        tab.page.wait_for_timeout(50)
-    assert ours == theirs and len(ours[0]) > 1  # the tree and a chart
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("name", sample(("hostile", "4-dialogue", "A and B"), 2))
-def test_a_saved_page_shows_what_it_shows_by_itself(
-    page: Visitor, saved_page: SavedPages, tmp_path: Path, name: str
-) -> None:
-    hostile = hostile_race()
-    texts = {"hostile": race_json(hostile["target-only"], hostile["speculative"]), "A and B": two_sides()}
-    own, whole = tmp_path / "race.json", tmp_path / "saved-page.html"
-    own.write_text(texts.get(name, ""))
-    file = own if name in texts else ASSETS / "examples" / f"{name}.json"
-    assert main(["trace", "export", str(file), "--html", str(whole)]) == 0
-    frames = frames_in(whole)
-    by_itself, tab = saved_page(frames, init_script=NEVER_IDLE), page("?lesson=2", init_script=NEVER_IDLE)
-    tab.page.set_input_files("#site-file", str(whole))
-    told(tab, ".origin", "from saved-page.html")
-    assert tab.text("#site-notice") == ""
-    charts = [f"[data-chart='{number}']" for number in range(by_itself.page.locator("[data-chart]").count())]
-    assert len(charts) > 3
-    for button in ("[data-do=first]", "[data-do=next]", "[data-do=last]", *(charts if name == "4-dialogue" else ())):
-        for one in (tab, by_itself):
-            one.page.click(button)
-        shows_the_same(tab, by_itself)
-    if name == "hostile":
-        shows_hostile_texts_as_text(tab)
-    assert as_data(frames_in(saved(tab, "page", tmp_path))) == as_data(frames)
-
-
-def frames_in(page: Path) -> list[str]:
-    text = re.search(r'id="frames">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
-    assert text is not None
-    return list(json.loads(text[1]))
-
-
-def as_data(frames: Sequence[str]) -> Frames:
+def as_data(frames: Sequence[str]) -> list[dict[str, Any]]:
     """Frames with everything in them unpacked, and without the ids that tell runs apart."""
     data = [json.loads(frame) for frame in frames]
     for frame in data:
         frame.pop("id", None)
-        if file := frame.get("file"):
-            frame["file"] = [turn.traces for turn in recorded_race("race", json.dumps(unpacked(file)).encode()).turns]
+        if packed := frame.get("file"):
+            text = gzip.decompress(base64.b64decode(packed))
+            frame["file"] = [turn.traces for turn in recorded_race("race", text).turns]
         frame["held"] = {turn: as_data(one) for turn, one in frame.get("held", {}).items()}
     return data
-
-
-def test_a_page_of_an_older_version_opens(page: Visitor) -> None:
-    """It was written before steps named what a guess was made from, and before chance was recorded."""
-    tab = page()
-    tab.page.set_input_files("#site-file", str(OLD_PAGE))
-    told(tab, ".origin", f"from {OLD_PAGE.name}")
-    told(tab, ".sentence", "Torn between can 0.50 and count 0.49")
-    tab.page.click("[data-do=last]")
-    assert "I count two things here." in tab.text("[data-lane=speculative] .words")
-    tab.page.click(".inside-toggle")
-    until(tab, "document.querySelectorAll('.phase-list li').length > 3")
-
-
-@pytest.mark.night
-def test_frames_of_every_race_that_python_draws_are_accepted(page: Visitor, code: str) -> None:
-    rng = random.Random(0)
-    race = synthetic_race(1)
-    alone, together = race["target-only"], race["speculative"]
-    strange = {token: "".join(rng.choices(STRANGE, k=rng.randrange(6))) for token in together.texts}
-    few = first_steps(together, 3)
-    texts = [path.read_text() for path in ASSETS.glob("*/*.json") if path.name not in ("lessons.json", "config.json")]
-    texts = [text for text in texts if '"schema_version"' in text]
-    texts += [
-        race_json(retexted(alone, strange), retexted(together, strange)), race_json(alone, None), race_json(None, few),
-        race_json(first_steps(alone, 9), first_steps(together, 0)), race_json(None, first_steps(together, 0)),
-        race_json(first_steps(alone, 0), first_steps(together, 2)), two_sides(),
-        race_json(alone, replace(few, rule="MyRule", drafter="MyDrafter")),
-        comparison_json(NamedTrace("one", alone), NamedTrace("two", together)),
-    ]  # fmt: skip
-    assert len(texts) > 20
-    lists = [frames_of(text) for text in texts]
-    assert page().page.evaluate(CHECKED, {"code": code, "lists": lists}) == [""] * len(lists)
-
-
-def _set(way: str, value: Any) -> Callable[[Frames], None]:
-    """Replace what lies at a path in frames; what a step has packed lies unpacked at its ``picture``."""
-
-    def change(frames: Frames) -> None:
-        *names, last = way.split("/")
-        here: Any = frames
-        for name in names:
-            here = here[int(name) if isinstance(here, list) else name]
-        here[int(last) if isinstance(here, list) else last] = value
-
-    return change
-
-
-BROKEN = [
-    (_set("0/picture", "https://other.example/x.png"), "frame 1 is no run that this player can show"),
-    (_set("0/absent", "speculative"), "frame 1 is no run"), (_set("0/prompt", {}), "frame 1 is no run"),
-    (_set("0/led", "constructor"), "frame 1 is no run"), (_set("0/ceiling", None), "frame 1 is no run"),
-    (_set("1/kind", "step"), "frame 2 is no step"), (_set("1/seconds", -1), "frame 2 is no prefill"),
-    (_set("3/seconds", [1, 2]), "frame 4 is no step"), (_set("-2/picture/nodes/parent/1", 1), "is no step"),
-    (_set("-2/picture/nodes/verdict", "o"), "is no step"), (_set("-2/picture/focus", 999), "is no step"),
-    (_set("-2/picture/say", "<b>"), "is no step"), (_set("-2/picture/figure/data/1/x", ["a"]), "is no step"),
-    (_set("-2/picture/figure/layout/images", [{"source": "https://other.example"}]), "is no step"),
-    (_set("-2/picture/figure/data/1/text/0", '<a href="https://other.example">x</a>'), "is no step"),
-    (_set("-2/picture/figure/data/1/deep", json.loads("[" * 40 + "]" * 40)), "is no step"),
-    (_set("-1/charts/0/figures/0/layout/title", {"text": "<A href='javascript:x'>"}), "is no end"),
-    (_set("-1/held", {"0": ["{"]}), "is damaged"), (_set("-1/held", {"0": "x"}), "is no end"),
-    (_set("-1/held", {"0": ['{"kind": "run"}'] * 5000}), "frames, and at most 5,000 are read"),
-    (_set("-2/picture", {"padding": " " * 65 * 2**20}), "it unpacks to more than the 67,108,864 bytes that are read"),
-]  # fmt: skip
-
-
-def broken(change: Callable[[Frames], None]) -> str:
-    frames = [json.loads(frame) for frame in frames_of((ASSETS / "examples" / "3-count.json").read_text())]
-    frames[-2]["picture"] = unpacked(frames[-2]["picture"])
-    change(frames)
-    frames[-2]["picture"] = packed(frames[-2]["picture"])
-    return page_of([json.dumps(frame) for frame in frames])
-
-
-@pytest.mark.night
-def test_what_is_no_saved_page_is_refused_in_one_line_and_changes_nothing(page: Visitor) -> None:
-    tab = page("?example=2-story")
-    until(tab, "location.search.includes('step=')")  # the address follows what is shown
-    before = tab.page.evaluate("location.href")
-    good = broken(lambda frames: None)
-    cases = [(broken(change), why) for change, why in BROKEN]
-    cases += [
-        ("<p>hello", "it is no saved page"), ("", "it is no saved page"), (good.replace("[", "[[", 1), "is damaged"),
-        (page_of([]), "the lane that it shows is missing"), (page_of([{}]), "it holds no list of frames"),
-        (f'<script type="application/json" id="frames">{"[" * 10**6}', "is damaged"),
-        (good + " " * 24 * 2**20, "bytes, and at most 25,165,824 are read"),
-    ]  # fmt: skip
-    for number, (text, why) in enumerate(cases):
-        name = f"bad-{number}.html"
-        dropped(tab, (name, text))
-        told(tab, "#site-notice", f"This cannot be opened: {name}: ")
-        notice = tab.text("#site-notice")
-        assert why in notice and "\n" not in notice, (number, why, notice)
-    dropped(tab, *[(f"{number}.html", good) for number in range(3)])
-    told(tab, "#site-notice", "3 files were chosen: open one saved page")
-    assert tab.page.evaluate("location.href") == before
-    assert "recorded run" in tab.text(".origin")
-
-
-def test_markup_and_scripts_of_a_saved_page_are_never_used(page: Visitor) -> None:
-    tab = page()
-    evil = '<img src="https://other.example/x.png" onerror="window.hacked=1"><script>window.hacked=1</script>'
-    name = "\u202e<b>evil</b>\n.html"
-    dropped(tab, (name, f"{evil}{broken(lambda frames: None)}{evil}"))
-    told(tab, ".origin", "from <b>evil</b>.html")
-    tab.page.click("[data-do=last]")
-    assert tab.page.evaluate("window.hacked") is None  # and no other host was asked, see ``page``
-
-
-@pytest.mark.night
-def test_a_race_file_is_answered_with_the_command_that_makes_a_page_of_it(page: Visitor, tmp_path: Path) -> None:
-    tab = page()
-    race = ASSETS / "examples" / "3-count.json"
-    dropped(tab, (race.name, "\ufeff" + race.read_text(encoding="utf-8")))
-    told(tab, "#site-notice", "3-count.json: a race file is no page; this makes a page of one")
-    program, *arguments = tab.text("#site-notice").partition("python -m ")[2].split()
-    places = {"race.json": str(race), "race.html": str(tmp_path / "race.html")}
-    assert program == "specllava" and main([places.get(one, one) for one in arguments]) == 0
-    tab.page.set_input_files("#site-file", places["race.html"])
-    told(tab, ".origin", "from race.html")
-    assert tab.text("#site-notice") == ""
 
 
 # --- an edition of one's own races ------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ short_description: Watch a small model guess for a large one, losslessly
 
 {claim}
 
-Recorded runs, lessons and saved pages that you open, as plain files: any web server serves them, under any path.{live}
+Recorded runs and lessons as plain files: any web server serves them, under any path.{live}
 """
 
 

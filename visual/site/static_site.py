@@ -25,7 +25,7 @@ from visual.player.standalone import halves
 from visual.player.static_files import PLOTLY_JS, static_text
 from visual.site.document import Example, SiteFiles, index_html, readme
 
-SCRIPTS: Final = ("site.js", "site_link.js", "site_frames.js", "saved_pages.js", "frame_shapes.js")
+SCRIPTS: Final = ("site.js", "site_link.js", "site_frames.js")
 STYLES: Final = ("standalone.css", "site.css")
 
 

@@ -1,9 +1,8 @@
-// The static edition: examples, lessons and a visitor's saved pages in the page's own player, from plain files alone.
+// The static edition: examples and lessons in the page's own player, from plain files alone.
 // What a file or a model says enters the page as textContent only.
 
 import { followLink } from "./site_link.js";
 import { opened } from "./site_frames.js";
-import { framesOfFile } from "./saved_pages.js";
 import { HELD, MARK } from "./address.js";
 
 const find = (selector) => document.querySelector(selector);
@@ -29,19 +28,6 @@ document.addEventListener("click", (event) => {
   if (link.closest(".site-words")) find("#columns").scrollIntoView({ block: "start" });
 });
 
-find("#site-file").addEventListener("change", ({ target }) => {
-  if (target.files.length) openFile(target.files);
-  target.value = ""; // the same file can be opened again
-});
-for (const event of ["dragover", "dragleave", "drop"]) document.addEventListener(event, dragged);
-
-function dragged(event) {
-  if (!event.dataTransfer?.types.includes("Files")) return;
-  event.preventDefault();
-  document.body.classList.toggle("dropping", event.type === "dragover");
-  if (event.type === "drop") openFile(event.dataTransfer.files);
-}
-
 function go(query) {
   for (const kept of ["present", "__theme"]) {
     const value = new URLSearchParams(location.search).get(kept);
@@ -65,24 +51,6 @@ async function follow() {
     say(location.hash.startsWith(MARK) ? HELD : link.notice, "warning");
   } catch (error) {
     if (request === asked) say(`This run could not be loaded (${error.message}). Please try again.`, "error");
-  }
-}
-
-// Opens a file of the visitor's; one that cannot be opened changes only the notice.
-async function openFile(files) {
-  const request = ++asked;
-  try {
-    if (files.length !== 1) throw new Error(`${files.length} files were chosen: open one saved page`);
-    const frames = await framesOfFile(files[0]);
-    if (request !== asked) return;
-    history.pushState(null, "", location.pathname);
-    show(frames);
-    find("#columns").scrollIntoView({ block: "start" });
-    say("");
-  } catch (error) {
-    const refused = error.constructor === Error; // any other was not foreseen, and its message would help nobody
-    if (!refused) console.warn(error);
-    if (request === asked) say(`This cannot be opened: ${refused ? error.message : "it could not be drawn"}`, "error");
   }
 }
 

@@ -20,6 +20,6 @@ function turnOf(list, turn) {
 }
 
 // Tells runs apart, so that the player begins anew.
-export function newId() {
+function newId() {
   return Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16).padStart(8, "0")).join("");
 }
