@@ -132,6 +132,7 @@ def test_presentation_is_turned_on_and_off_in_a_saved_page(saved_page: SavedPage
     has(tab, step="2")
 
 
+@pytest.mark.night
 def test_a_saved_page_opens_at_the_step_and_phase_of_its_address(saved_page: SavedPages) -> None:
     race = synthetic_race(1)
     tab = saved_page(recorded_frames(race["target-only"], race["speculative"]))

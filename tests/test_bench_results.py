@@ -42,6 +42,7 @@ def test_ratios_are_of_totals_and_their_intervals_are_the_bootstraps():
     assert row["ms_per_token_wall"] == pytest.approx(1e3 * sum(run.wall_seconds for run in runs["chain"]) / 22)
 
 
+@pytest.mark.night
 def test_an_interval_covers_the_truth_about_as_often_as_it_says():
     """Of 200 benchmarks of 40 noisy prompts whose true speed-up is 2, the 95 % interval holds 2 in most."""
     rng = random.Random(0)

@@ -130,6 +130,7 @@ def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> No
     page.wait_for_selector(TOLD)
 
 
+@pytest.mark.night
 def test_a_greedy_run_shows_no_coin_and_an_older_one_says_that_it_has_none(saved: Open) -> None:
     greedy = read_recorded(ASSETS / "examples" / "3-count.json").lead
     assert not saved(greedy, 0).is_visible(".coin-fold")

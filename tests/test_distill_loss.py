@@ -141,6 +141,7 @@ def accumulated(tmp_path, batch, accumulation, rows=24):
     return model.weight.detach(), [point["loss"] for point in course.curve]
 
 
+@pytest.mark.night
 def test_freed_memory_goes_back_to_the_system():
     """In a process of its own: every tenth of many blocks is kept, so what lies between stays without it."""
     program = """

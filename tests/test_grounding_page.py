@@ -75,6 +75,7 @@ def test_a_recorded_example_has_its_marks_in_both_views(shipped_page: Server, br
         assert lit is not None and all(abs(lit[side] - box[side]) < 1 for side in ("x", "y", "width", "height"))
 
 
+@pytest.mark.night
 def test_a_saved_page_has_them_too(saved_page: SavedPages) -> None:
     address = data_address(Image.open(RACE.image))
     tab = saved_page(recorded_frames(RACE.target_only, RACE.speculative, "saved run", address))

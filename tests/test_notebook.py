@@ -104,6 +104,7 @@ def test_the_player_in_a_cell_has_the_notebooks_theme_and_fits(tab, tmp_path, st
     wait(player, f"document.body.classList.contains('dark') === {str(other == DARK).lower()}")
 
 
+@pytest.mark.night
 def test_a_race_is_shown_while_it_runs_and_its_iframe_stays(tab, tmp_path, outputs, monkeypatch):
     monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
     backend = FakeBackend(texts=HOSTILE)

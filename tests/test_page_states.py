@@ -45,6 +45,7 @@ def open_site(browser: Any) -> Iterator[Open]:
 CHIP = "document.querySelector('.chip').dataset.state"
 
 
+@pytest.mark.night
 def test_models_that_are_loading_are_said_to_and_a_race_waits_for_them(open_site: Open, tmp_path: Path) -> None:
     loaded = Event()
 

@@ -38,6 +38,7 @@ def test_stop_keeps_what_was_said_and_frees_the_backend(tab: Visit, server: Serv
     tab.wait("!document.querySelector('[data-file=race]').disabled")
 
 
+@pytest.mark.night
 def test_a_race_follows_one_that_has_not_quite_stopped(tab: Visit) -> None:
     tab.run("slowly, to be stopped and followed")
     tab.wait("document.querySelector('.asked').textContent.includes('followed')")
@@ -48,6 +49,7 @@ def test_a_race_follows_one_that_has_not_quite_stopped(tab: Visit) -> None:
     assert not tab.text("#notice").strip()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("button", ["button.example", "button.teach"])
 def test_what_is_chosen_during_a_race_takes_its_place_for_good(tab: Visit, server: Server, button: str) -> None:
     question = f"slowly, to be left for {button}"

@@ -73,6 +73,7 @@ def test_each_phase_shows_the_nodes_of_its_depth_and_no_verdict_before_its_time(
         assert [kind for kind, _, _ in walked] == ["root", *["guess"] * levels, *prune, "check", *accept, "keep"]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("path", sample(OLD, 1), ids=lambda path: path.name)
 def test_old_traces_have_phases_too(path: Path, saved_page: SavedPages) -> None:
     race = read_recorded(path)

@@ -36,6 +36,7 @@ def texts(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", visible)).split())
 
 
+@pytest.mark.night
 def test_the_edition_is_small_and_its_document_names_only_files_that_are_there(site: Path) -> None:
     files = [file for file in site.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < LIMIT

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints, families, family_configs, family_drafts
+from support.amount import sample
 from support.distilling import arguments
 from support.family_kinds import FAMILIES, FamilyName
 from test_bad_input import complaint
@@ -139,7 +140,7 @@ def test_the_loss_is_what_decoding_measures(root: Path, indexed: Rows, made: Mad
     assert found == pytest.approx(kl / tokens, rel=1e-4)
 
 
-@pytest.mark.parametrize(("family", "kind"), LEARNING)
+@pytest.mark.parametrize(("family", "kind"), sample(LEARNING, 1))
 def test_a_draft_learns_and_changes_no_token(root: Path, made: Made, tmp_path: Path, family: FamilyName, kind: str):
     options = {"target": made(family), "length": LENGTH, "steps": 10, "validate_every": 0, "kl_weight": 1.0}
     if kind == "vlm":

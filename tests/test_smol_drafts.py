@@ -32,6 +32,8 @@ from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
 
+pytestmark = pytest.mark.night  # a recipe's: it trains
+
 PICTURE = ASSETS / "examples" / "1-describe.png"
 SHORT = DecodingConfig(max_new_tokens=8)
 LOOP = LoopConfig(1, 1e-3, 1)
@@ -87,7 +89,6 @@ def test_greedy_answers_in_a_batch_are_those_that_generate_gives_to_each_questio
     assert {one.answer for one in others} != {one.answer for one in kept}
 
 
-@pytest.mark.night
 def test_the_recipe_makes_every_draft_of_the_targets_answers_and_each_changes_no_answer(
     run: Path, target: Path, recipe: DraftsRecipe
 ) -> None:
@@ -118,7 +119,6 @@ def test_a_small_language_models_embeddings_keep_the_targets_in_their_principal_
         assert made.get_output_embeddings().weight is made.get_input_embeddings().weight
 
 
-@pytest.mark.night
 @pytest.mark.usefixtures("own_precision")
 def test_a_fresh_drafts_projector_learns_the_targets_image_embeddings(target: Path, tmp_path: Path) -> None:
     model = LlavaForConditionalGeneration.from_pretrained(target, dtype=torch.float32).eval()
@@ -136,7 +136,6 @@ def test_a_fresh_drafts_projector_learns_the_targets_image_embeddings(target: Pa
     assert errors[1] < 0.5 * errors[0] < 1
 
 
-@pytest.mark.night
 @pytest.mark.usefixtures("own_precision")
 def test_a_fresh_draft_learns_to_answer_questions_of_fact(target: Path, tmp_path: Path) -> None:
     processor, model = read_target(target)

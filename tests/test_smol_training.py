@@ -26,6 +26,8 @@ from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
 
+pytestmark = pytest.mark.night  # a recipe's: it trains
+
 ANSWERS = (
     Answer(3, "story", "Tell me a story.", "Write about an umbrella.", "An umbrella slept.\nIt rained."),
     Answer(5, "mood", "How does it feel?", "Say the mood.", "It is calm."),
@@ -132,7 +134,6 @@ def test_what_is_exported_assembles_to_the_weights_that_the_adapters_amount_to(t
     assert merged == len(sight.adapters) == 14
 
 
-@pytest.mark.night
 def test_another_seed_begins_with_other_weights_and_reads_other_rows(
     model: tuple[LlavaForConditionalGeneration, LlavaProcessor],
 ) -> None:
@@ -183,7 +184,6 @@ def _randomise(sight: Sight) -> None:
         torch.nn.init.normal_(adapter.outer, std=0.02)
 
 
-@pytest.mark.night
 @pytest.mark.usefixtures("own_precision")
 def test_the_recipe_runs_to_a_checkpoint_that_answers_and_does_nothing_twice(tmp_path: Path) -> None:
     smol.write_language_model(tmp_path / "language")
