@@ -1,4 +1,4 @@
-"""The coin on the page: decisions one by one, their words and bars, and the tosses; on line and in a saved page."""
+"""The coin on the page: decisions one by one, their words and bars; on line and in a saved page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ LESSON = next(lesson for lesson in load_lessons(LESSONS) if lesson.text.place ==
 RACE = LESSONS / f"{LESSON.text.race or LESSON.text.name}.json"
 TRACE = LESSON.race.lead
 SHOW = LESSON.text.step
-TOLD = ".coin-result:has-text('After 2,000 tosses')"
 Open = Callable[..., Any]
 
 
@@ -43,7 +42,7 @@ def unfold(page: Any) -> None:
 
 def decisions(page: Any) -> list[str]:
     """What is said of each decision of a step, from the first."""
-    back, on = page.locator(".coin-decision .coin-bar button").all()
+    back, on = page.locator(".coin-bar button").all()
     while back.is_enabled():
         back.click()
     said = [page.inner_text(".coin-say")]
@@ -74,27 +73,13 @@ def test_the_panel_opens_on_a_refusal_and_shows_what_is_left(saved: Open) -> Non
     unfold(page)
     assert page.inner_text(".coin-say").endswith("refused.")
     assert "is what the next draw uses. Why not p itself?" in page.inner_text(".coin-why")
-    page.click(".coin-decision .table summary")
-    head, *rows = (row.split("\t") for row in page.inner_text(".coin-decision table").splitlines())
+    page.click(".coin-panel .table summary")
+    head, *rows = (row.split("\t") for row in page.inner_text(".coin-panel table").splitlines())
     assert head == ["Word", "Target p", "Draft q", "Next draw"]
     over = {word: max(float(p) - float(q), 0.0) for word, p, q, _ in rows}
     for word, _, _, rest in rows:
         assert float(rest) == pytest.approx(over[word] / sum(over.values()), abs=0.05)
     assert page.evaluate("document.querySelectorAll('.coin-part').length") == 2
-
-
-def test_tosses_cover_p_the_wrong_verifier_misses_and_a_phone_need_not_scroll(saved: Open) -> None:
-    page = saved(viewport={"width": 375, "height": 800})
-    unfold(page)
-    results = []
-    for button in ("Toss 2,000 times", "Another seed", "Another seed"):
-        page.click(f"text={button}")
-        page.wait_for_selector(TOLD)
-        right, wrong = (float(text.split()[-1]) for text in page.locator(".coin-off").all_inner_texts())
-        assert right < 0.05 < wrong
-        results.append(page.inner_text(".coin-result"))
-    assert len(set(results)) == 3
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
 @pytest.mark.night
@@ -117,17 +102,8 @@ def test_the_coin_opens_at_the_closest_call_and_no_bar_leaves_its_box(saved: Ope
                 Math.min(...boxes(".coin-track").map((box) => box.width))];
             }""")
             assert parts <= line + 1 and tracks >= 40
-            page.click(".coin-decision .coin-bar button >> nth=0", force=True)
+            page.click(".coin-bar button >> nth=0", force=True)
     assert closest
-
-
-@pytest.mark.night
-def test_with_motion_the_histogram_fills_until_all_are_tossed(saved: Open) -> None:
-    page = saved(reduced_motion="no-preference")
-    unfold(page)
-    page.click("text=Toss 2,000 times")
-    assert page.inner_text(".coin-result") == ""
-    page.wait_for_selector(TOLD)
 
 
 @pytest.mark.night
@@ -140,7 +116,7 @@ def test_a_greedy_run_shows_no_coin_and_an_older_one_says_that_it_has_none(saved
     page = saved(DecodeTrace.from_json(json.dumps(document)))
     unfold(page)
     assert page.inner_text(".coin-say").startswith("This run did not record what it drew.")
-    assert not page.is_visible(".coin-toss") and not page.is_visible(".coin-decision .coin-bar")
+    assert not page.is_visible(".coin-bar")
 
 
 def test_inside_a_step_the_coin_stands_beside_the_tree_while_guesses_are_accepted(saved: Open) -> None:
@@ -156,7 +132,7 @@ def test_inside_a_step_the_coin_stands_beside_the_tree_while_guesses_are_accepte
 
 
 @pytest.mark.night
-def test_the_keyboard_alone_walks_the_decisions_and_tosses_and_axe_finds_nothing(visit: Visitor) -> None:
+def test_the_keyboard_alone_walks_the_decisions_and_axe_finds_nothing(visit: Visitor) -> None:
     tab = visit(reduced_motion="reduce")
     tab.page.set_input_files("input[accept*=json]", str(RACE))
     tab.page.wait_for_selector(".coin-fold", state="visible")
@@ -164,12 +140,9 @@ def test_the_keyboard_alone_walks_the_decisions_and_tosses_and_axe_finds_nothing
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".coin-say", state="visible")
     before = tab.text(".coin-say")
-    on = tab.page.locator(".coin-decision .coin-bar button").last
-    back = tab.page.locator(".coin-decision .coin-bar button").first
+    on = tab.page.locator(".coin-bar button").last
+    back = tab.page.locator(".coin-bar button").first
     (on if on.is_enabled() else back).focus()
     tab.page.keyboard.press("Enter")
     assert tab.text(".coin-say") != before
-    tab.page.focus(".coin-toss button")
-    tab.page.keyboard.press("Enter")
-    tab.page.wait_for_selector(TOLD)
     assert_accessible(tab.page, ".coin-fold")

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 from support import models
-from support.browser import LAB_READY, Visit, assert_accessible, new_page
+from support.browser import FINISHED, LAB_READY, Visit, assert_accessible, new_page
 from support.dialogues import FakeChat
 from support.lab_traces import FakeLab, synthetic_drafters
 from support.scenes import scene
@@ -289,7 +289,7 @@ def test_the_drawer_offers_the_drafts_and_presets_of_the_tree_leave_them(
     assert page.locator(".preset", has_text="EAGLE-2").get_attribute("aria-pressed") == "true"
     assert_accessible(page, ".drawer")
     page.click(".drawer-run")
-    Visit(page).wait("document.querySelector('.origin').textContent.includes('live run')")
+    Visit(page).wait(FINISHED)
     assert other.asked == ["race"]
     page.locator("#lab-drafters .lab-run").click()
     Visit(page).wait("document.querySelector('#lab-drafters').innerText.includes('Fastest here: draft VLM')")

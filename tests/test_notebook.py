@@ -1,4 +1,4 @@
-"""Runs in a notebook's cells: the player in an iframe, light and dark, and a race that is shown while it runs."""
+"""Runs in a notebook's cells: the player in an iframe, light and dark."""
 
 import json
 import sys
@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from support import feature_checkpoints, feature_families
 from support.browser import HOSTILE, PATIENCE, new_tab
-from support.notebook import SHOW, Outputs
-from support.visual_traces import FakeBackend, retexted, synthetic_race
+from support.notebook import Outputs
+from support.visual_traces import retexted, synthetic_race
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava import DecodingConfig
 from specllava.core.race import Race
-from visual import notebook
-from visual.notebook import live, run_html
+from visual.notebook import run_html
 
 GPU_NOTEBOOK, TOY_NOTEBOOK = NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 LIGHT, DARK = "background: white; color: #222", "background: #111; color: #ddd"
@@ -104,71 +103,14 @@ def test_the_player_in_a_cell_has_the_notebooks_theme_and_fits(tab, tmp_path, st
     wait(player, f"document.body.classList.contains('dark') === {str(other == DARK).lower()}")
 
 
-@pytest.mark.night
-def test_a_race_is_shown_while_it_runs_and_its_iframe_stays(tab, tmp_path, outputs, monkeypatch):
-    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
-    backend = FakeBackend(texts=HOSTILE)
-    events = list(live(backend, backend.race(PICTURE, "What?", DecodingConfig()), PICTURE))
-    race = backend.collect_race(events)
-    steps = len(race["speculative"].steps)
-    (first, page), *updates = outputs.history
-    assert first == 0 and {number for number, _ in updates} == {1} and len(updates) > steps
-    open_file(tab, tmp_path / "cell.html", "<body>")
-    tab.page.evaluate(SHOW, [0, page])
-    tab.page.evaluate("window.kept = document.querySelector('iframe')")
-    half = len(updates) // 2
-    for _, update in updates[:half]:  # some before the page in the iframe has started
-        tab.page.evaluate(SHOW, [1, update])
-    (player,) = players(tab)
-    player.evaluate("window.same = true")
-    wait(player, "document.querySelector('.count').textContent !== ''")
-    seen = tab.page.evaluate("kept.frames.length")
-    tab.page.evaluate(SHOW, [1, updates[half + 1][1]])  # the one before it was lost on the way
-    assert tab.page.evaluate("kept.frames.length") == seen
-    tab.page.evaluate(SHOW, [1, updates[-1][1]])
-    assert tab.page.evaluate("kept.frames.length") == steps + len(race["target-only"].steps) + 4
-    wait(player, f"document.querySelector('.count').textContent.endsWith('of {steps}')")
-    assert player.evaluate("window.same") and tab.page.evaluate("kept === document.querySelector('iframe')")
-    tab.page.evaluate("document.body.append(kept.parentElement)")  # as it scrolls out of sight and back
-    tab.page.wait_for_timeout(200)
-    (again,) = players(tab)
-    wait(again, "document.querySelector('.same').dataset.state === 'same'")
-    assert again.evaluate("window.same") is None and again.evaluate("window.hacked") is None
-    assert tab.page.evaluate("window.hacked") is None
-
-
-def test_a_race_that_is_left_keeps_what_was_shown(outputs, monkeypatch):
-    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
-    backend = FakeBackend()
-    for number, _ in enumerate(live(backend, backend.race(PICTURE, "What?", DecodingConfig()))):
-        if number == 9:
-            break
-    frames = json.loads(outputs.history[-1][1].partition("Infinity, ...")[2].partition(");\n")[0])
-    assert json.loads(frames[-1])["ending"] == "stopped" and json.loads(frames[0])["live"] is False
-
-
 def test_sides_and_single_lanes_are_shown(outputs):
     lanes = synthetic_race(3)
     chain = synthetic_race(3, DecodingConfig(rule="chain"))["speculative"]
     Race({"A": chain, "B": lanes["speculative"]}).show(PICTURE)
     lanes["target-only"].show()
-    ((_, sides), (_, alone)) = outputs.history
+    sides, alone = outputs.history
     assert "side B of a comparison: rule entropy" in sides and "data:image/jpeg" in sides
     assert "comparison: " not in alone
-    backend = FakeBackend()
-    events = list(live(backend, backend.race(PICTURE, "What?", DecodingConfig(drafter="none"))))
-    assert len(outputs.history) > 3 and set(backend.collect_race(events)) == {"target-only"}
-
-
-def test_a_race_of_sides_is_shown_when_it_is_over_and_not_if_a_side_is_missing(outputs, monkeypatch):
-    monkeypatch.setattr(notebook, "SECONDS_PER_UPDATE", 0.0)
-    backend, lanes = FakeBackend(), synthetic_race(3)
-    sides = {"A": synthetic_race(3, DecodingConfig(rule="chain"))["speculative"], "B": lanes["speculative"]}
-    next(live(backend, backend._events(sides, "")))  # left after one event
-    assert not outputs.history
-    list(live(backend, backend._events(sides, "")))
-    ((_, shown),) = outputs.history
-    assert "side B of a comparison: rule entropy" in shown
 
 
 def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
@@ -182,9 +124,6 @@ def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ValueError, match=r"IPython is not installed: .* trace export"):
         lane.show()
-    backend = FakeBackend()
-    with pytest.raises(ValueError, match="IPython is not installed"):
-        next(live(backend, backend.race(PICTURE, "What?", DecodingConfig())))
 
 
 def test_notebooks_have_no_outputs():
@@ -211,7 +150,7 @@ def test_the_notebook_of_the_toy_pair_runs_and_every_output_plays(tab, tmp_path,
     outputs.run(TOY_NOTEBOOK)
     open_file(tab, tmp_path / "export.html", outputs.export())
     shown = players(tab)
-    assert len(shown) == 4
+    assert len(shown) == 3
     for player in shown:
         assert player.is_visible("#picture img") == (player != shown[-1])  # a trace knows no picture
         assert player.inner_text(".asked") and int(player.inner_text(".count").split()[-1]) > 0

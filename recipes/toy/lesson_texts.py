@@ -94,7 +94,7 @@ LESSONS = (
         "By a coin that keeps the guess with probability p / q = {odds}. Here the number drawn was u = {u}, not below"
         " that, so “{guess}” is refused. The target then draws from what it wants beyond the draft's offer,"
         " (p − q)₊ scaled to one, and this fell on “{said}”. Kept guesses and new draws together come out as p, for"
-        " every word. Toss it 2,000 times, beside a verifier that draws from p again: that one misses.",
+        " every word.",
         "coin", "coin", "accept",
     ),
     LessonTemplate(

@@ -13,24 +13,12 @@ from typing import Any
 
 import pytest
 
-# What JupyterLab does with HTML: scripts that came as text are made anew, so that they run.
-SHOW = """([place, markup]) => {
-  const output = (window.outputs ??= [])[place] ??= document.body.appendChild(document.createElement("div"));
-  output.innerHTML = markup;
-  for (const old of output.querySelectorAll("script")) {
-    const script = document.createElement("script");
-    script.textContent = old.textContent;
-    old.replaceWith(script);
-  }
-}"""
-
 
 @dataclass
 class Outputs:
-    """Every output, and every change of one: ``(its number, HTML)`` in the order of time."""
+    """HTML of every output, in the order of time."""
 
-    history: list[tuple[int, str]] = field(default_factory=list)
-    count: int = 0
+    history: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, monkeypatch: pytest.MonkeyPatch) -> Outputs:
@@ -41,12 +29,9 @@ class Outputs:
         monkeypatch.setitem(sys.modules, "IPython.display", module)
         return outputs
 
-    def display(self, data: dict[str, str], raw: bool, display_id: bool = False) -> _Handle | None:
+    def display(self, data: dict[str, str], raw: bool) -> None:
         assert raw and data.keys() == {"text/html", "text/plain"}
-        handle = _Handle(self, self.count)
-        self.count += 1
-        handle.update(data, raw)
-        return handle if display_id else None
+        self.history.append(data["text/html"])
 
     def run(self, notebook: Path, instead: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Run the code cells; a cell's last expression is shown where it has HTML. Returns the namespace.
@@ -72,14 +57,5 @@ class Outputs:
         return space
 
     def export(self, style: str = "") -> str:
-        """The notebook as a page: each output as it was last."""
-        return f"<!doctype html><meta charset=utf-8><body style='{style}'>" + "".join(dict(self.history).values())
-
-
-@dataclass
-class _Handle:
-    outputs: Outputs
-    number: int
-
-    def update(self, data: dict[str, str], raw: bool) -> None:
-        self.outputs.history.append((self.number, data["text/html"]))
+        """The notebook as a page."""
+        return f"<!doctype html><meta charset=utf-8><body style='{style}'>" + "".join(self.history)

@@ -19,8 +19,6 @@ MODULES: Final = (
     "tree_fit.js",
     "step.js",
     "charts.js",
-    "coin_math.js",
-    "coin_toss.js",
     "coin.js",
     "tables.js",
     "files.js",

@@ -13,7 +13,6 @@ export function create(root, { player, step: view, modules }) {
   const [line, scale, words, why, table] = [styled("div", "coin-line"), styled("p", "coin-scale"), styled("div", "coin-words"), styled("p", "coin-why"), styled("details", "table")];
   const [bar, count] = [styled("div", "coin-bar"), styled("span", "coin-count")];
   const [back, on] = [button("Previous", () => turn(-1)), button("Next decision", () => turn(1))];
-  const toss = modules.coin_toss.createToss(modules.coin_math);
   let sampled = null;
   let frame = null;
   let at = 0;
@@ -24,9 +23,7 @@ export function create(root, { player, step: view, modules }) {
   const scroll = Object.assign(styled("div", "table-scroll"), { tabIndex: 0, role: "group", ariaLabel: "Table of the probabilities" });
   table.append(styled("summary", "", "The same probabilities as a table"), scroll);
   bar.append(back, count, on);
-  const decision = styled("div", "coin-decision");
-  decision.append(say, line, scale, words, why, bar, table);
-  panel.append(decision, toss.element);
+  panel.append(say, line, scale, words, why, bar, table);
   fold.append(panel);
 
   function begin(run) {
@@ -60,7 +57,7 @@ export function create(root, { player, step: view, modules }) {
   function show() {
     const { draws } = frame;
     const silent = !draws?.length;
-    for (const part of [line, scale, words, why, bar, table, toss.element]) part.hidden = silent;
+    for (const part of [line, scale, words, why, bar, table]) part.hidden = silent;
     if (silent) {
       say.textContent = OLD;
       return;
@@ -68,7 +65,7 @@ export function create(root, { player, step: view, modules }) {
     const draw = draws[at];
     const judged = draw.acceptance !== null;
     const refused = refusal(draw);
-    const rows = rowsOf(draw, modules.coin_math.residual);
+    const rows = rowsOf(draw);
     say.textContent = sentence(draws, at, sampled, frame.nodes.label[draw.node].trim());
     drawLine(draw);
     words.replaceChildren(...header(judged, refused), ...rows.flatMap((row) => barsOf(row, judged, refused)));
@@ -81,7 +78,6 @@ export function create(root, { player, step: view, modules }) {
       ["Word", "Target p", ...(judged ? ["Draft q"] : []), ...(refused ? ["Next draw"] : [])],
       rows.map(({ word, p, q, rest }) => [word, ...[p, ...(judged ? [q] : []), ...(refused ? [rest] : [])].map(number)]),
     ));
-    toss.lay(rows, judged);
   }
 
   // From 0 to 1: how much keeps the guess, or which word each stretch belongs to; and where u fell.
@@ -120,7 +116,7 @@ function closest(draws) {
 }
 
 // The likeliest words, the judged one among them, and all others as one.
-function rowsOf({ words, p, q, place, guessed }, residual) {
+function rowsOf({ words, p, q, place, guessed }) {
   const weight = (i) => Math.max(p[i], q[i] ?? 0);
   const order = words.map((_, i) => i).sort((a, b) => weight(b) - weight(a));
   const kept = order.filter((i, rank) => (rank < SHOWN && weight(i) >= LEAST) || i === place);
@@ -129,6 +125,13 @@ function rowsOf({ words, p, q, place, guessed }, residual) {
   rows.push({ word: "all others", p: over(p), q: q.length ? over(q) : 0, chosen: false, guessed: false });
   const rest = q.length ? residual(rows.map((row) => row.p), rows.map((row) => row.q)) : [];
   return rows.map((row, i) => ({ ...row, rest: rest[i] ?? 0 }));
+}
+
+// What the target wants beyond the draft's offer, scaled to one: (p − q)₊.
+function residual(p, q) {
+  const rest = p.map((own, place) => Math.max(own - q[place], 0));
+  const mass = rest.reduce((total, value) => total + value, 0);
+  return mass > 0 ? rest.map((value) => value / mass) : p;
 }
 
 function sentence(draws, at, sampled, after) {

@@ -6,12 +6,10 @@ const modules = Object.fromEntries(await Promise.all(
     await import(`data:text/javascript;charset=utf-8,${encodeURIComponent(textContent)}`),
   ]),
 ));
-// The iframe of a notebook's cell, if the page is in one: the notebook's theme is the colour of its text, and frames of a
-// race that is running are kept at the iframe.
+// The iframe of a notebook's cell, if the page is in one: the notebook's theme is the colour of its text.
 const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
-const frames = () => (cell?.frames?.length ? cell.frames : given);
-const given = JSON.parse(document.getElementById("frames").textContent);
-const run = JSON.parse(frames()[0]);
+const frames = JSON.parse(document.getElementById("frames").textContent);
+const run = JSON.parse(frames[0]);
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const lightText = () => Math.max(...getComputedStyle(cell.parentElement).color.match(/[\d.]+/g).slice(0, 3)) > 127;
@@ -19,10 +17,8 @@ const follow = () => document.body.classList.toggle("dark", cell ? lightText() :
 dark.addEventListener("change", follow);
 follow();
 
-let changed = () => {};
 if (cell) {
   document.body.classList.add("in-cell");
-  cell.addEventListener("frames", () => changed());
   cell.addEventListener("pointerenter", follow); // the notebook may have another theme by now
   const stage = document.querySelector(".stage"); // down to the controls; charts are scrolled to
   new ResizeObserver(() => (cell.style.height = `${Math.ceil(stage.getBoundingClientRect().bottom + window.scrollY) + 8}px`)).observe(document.body);
@@ -35,7 +31,7 @@ if (run.picture?.startsWith("data:image/")) {
 }
 modules.player.mount({
   element: document.getElementById("show"),
-  props: { get value() { return frames(); } },
-  watch: (_, heard) => (changed = heard),
+  props: { value: frames },
+  watch: () => {},
   modules,
 });
