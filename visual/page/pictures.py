@@ -12,7 +12,7 @@ from typing import Final
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from specllava.core.scenes import Split, scene_images
-from specllava.models.media.images import EncodedImage, open_image
+from specllava.models.media.images import open_image
 from visual.page.notices import info
 from visual.player.encoding import LONGEST_SIDE, data_address
 
@@ -37,14 +37,13 @@ def family_of(pair: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture of the page: a file that stays, or an upload, decoded or not.
+    """A picture of the page: a file that stays, or an upload.
 
     Two are equal only if they are the same object.
     """
 
     file: str | None = None
     upload: Image.Image | None = None
-    encoded: EncodedImage | None = None
 
     @property
     def uploaded(self) -> bool:
@@ -54,17 +53,13 @@ class Picture:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it holds."""
-        if self.upload is not None:
-            return image_bytes(self.upload)
-        return len(self.encoded.data) if self.encoded else 0
+        return 0 if self.upload is None else image_bytes(self.upload)
 
     def open(self) -> Image.Image:
         """Return the picture as the models get it."""
         if self.upload is not None:
             return self.upload
-        if self.encoded:
-            return open_image(self.encoded, PICTURE_PIXELS)
-        assert self.file is not None, "a picture is one of the three"
+        assert self.file is not None, "a picture is one of the two"
         return open_image(self.file)
 
     def preview(self) -> Image.Image:
@@ -181,7 +176,7 @@ def _cell_width(cells: int, columns: int, ratio: float) -> int:
 def _draw(sheet: Image.Image, cell: Cell, corner: tuple[int, int], size: tuple[int, int]) -> None:
     """Draw a cell: the whole picture in its middle, the label in the picture's corner."""
     (picture, label), (left, top), (width, height) = cell, corner, size
-    small = ImageOps.contain(picture.convert("RGB"), size)
+    small = ImageOps.contain(picture, size)
     x, y = left + (width - small.width) // 2, top + (height - small.height) // 2
     sheet.paste(small, (x, y))
     if not label:

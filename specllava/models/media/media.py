@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from PIL import Image
 
-from specllava.models.media.images import open_image
+from specllava.models.media.images import ImageSource, open_image
 
-Picture = Image.Image | str | Path | None  # as callers name it
-Pictures = Picture | Sequence[Picture]
+Picture = ImageSource | None  # as callers name it
+Pictures = Picture | list[Picture] | tuple[Picture, ...]
 
 
 def open_media(given: Pictures) -> tuple[Image.Image, ...]:
@@ -19,5 +16,5 @@ def open_media(given: Pictures) -> tuple[Image.Image, ...]:
     Raises:
         ValueError: a picture that cannot be read.
     """
-    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    several = given if isinstance(given, list | tuple) else [given]
     return tuple(open_image(one) for one in several if one is not None)
