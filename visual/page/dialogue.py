@@ -20,8 +20,7 @@ from PIL import Image
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import TARGET_ONLY, DecodeTrace
-from specllava.models.media.images import open_image
-from specllava.models.media.media import open_media
+from specllava.models.media.images import open_image, open_media
 from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, PictureSource, address_of, image_bytes
 from visual.page.runs import QUICK

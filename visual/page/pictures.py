@@ -62,14 +62,7 @@ class Picture:
         assert self.file is not None, "a picture is one of the two"
         return open_image(self.file)
 
-    def preview(self) -> Image.Image:
-        """Return the picture as the visitor sees it."""
-        return self.open()
-
-    @property
-    def address(self) -> str:
-        """The picture as the visitor sees it, as the ``data:`` address that a race about it holds too."""
-        return data_address(self.preview())
+    preview = open  # as the visitor sees it
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +124,7 @@ PictureSource = Picture | MediaList | LostPicture | NoPicture
 
 
 def address_of(source: PictureSource) -> str | None:
-    """Return what the visitor sees as a ``data:`` address; ``None`` without a picture.
+    """Return what the visitor sees as the ``data:`` address that a race about it holds too; ``None`` without a picture.
 
     Raises:
         ValueError: it is no longer kept.
@@ -144,10 +137,10 @@ def image_bytes(image: Image.Image) -> int:
     return image.width * image.height * len(image.getbands())
 
 
-def new_scene(split: Split) -> tuple[Picture, str, str]:
+def new_scene(split: Split) -> tuple[Picture, str | None, str]:
     """Choose a random scene. Returns state, image and notice; ``held-out`` ones hold a mix that training never had."""
     picture = Picture(file=str(random.choice(scene_images(split))))
-    return picture, picture.address, info(STRANGE) if split == "held-out" else ""
+    return picture, address_of(picture), info(STRANGE) if split == "held-out" else ""
 
 
 def contact_sheet(media: Sequence[Image.Image]) -> Image.Image:

@@ -36,19 +36,26 @@ def serve(
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
         state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
+
+    Raises:
+        ValueError: nothing can listen there; one line.
     """
     limits = state.limits if state else Limits()
     layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits)]
     if state is not None:
         layers.append(Middleware(HealthMiddleware, loading=state.loading))
     page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes
-    _, address, _ = page.launch(
-        server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
-        show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
-        state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
-        theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
-        app_kwargs={"middleware": layers},
-    )  # fmt: skip
+    try:
+        _, address, _ = page.launch(
+            server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
+            show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
+            state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(markup.FAVICON),
+            theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
+            app_kwargs={"middleware": layers},
+        )  # fmt: skip
+    except (OSError, OverflowError) as error:
+        way = "end what listens there, or choose another --port or --host"
+        raise ValueError(f"the page cannot be served on port {port} of {host}: {way}") from error
     if state is not None:
         state.launched.set()
     if block:

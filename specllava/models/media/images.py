@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
-from PIL.Image import Transpose
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from specllava.core.limits import highest
@@ -23,10 +22,6 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = highest("pixels")  # that are decoded
 JPEG_PIXELS = 4  # times as many of a JPEG's file, which is then decoded at a half or less of its size
 MAX_RATIO = 20.0
-TURNS = {
-    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
-    6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
-}  # fmt: skip
 SIDEWAYS = (5, 6, 7, 8)
 STRIP = 2**20  # pixels that are converted at once
 PACKED = {"L;2": 85, "L;4": 17}  # by Pillow's name of a PNG's packing: what it multiplies the file's samples by
@@ -35,6 +30,8 @@ Result = TypeVar("Result")
 BYTES = bytes, bytearray, memoryview
 ImageFile = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO  # by name, as bytes or opened
 ImageSource = ImageFile | Image.Image | npt.NDArray[Any]
+Picture = ImageSource | None  # as callers name it
+Pictures = Picture | list[Picture] | tuple[Picture, ...]
 
 
 def open_image(source: ImageSource, longest: int | None = None, most: int = MAX_PIXELS) -> Image.Image:
@@ -54,6 +51,16 @@ def open_image(source: ImageSource, longest: int | None = None, most: int = MAX_
     if hasattr(source, "__array__"):
         return _guard("the image", most, lambda: _upright(_from_array(np.asarray(source)), longest, most, own=True))
     return _read(source, lambda picture: _upright(picture, longest, most, own=True), longest, most)
+
+
+def open_media(given: Pictures) -> tuple[Image.Image, ...]:
+    """Open pictures, in their order.
+
+    Raises:
+        ValueError: a picture that cannot be read.
+    """
+    several = given if isinstance(given, list | tuple) else [given]
+    return tuple(open_image(one) for one in several if one is not None)
 
 
 def read_size(source: ImageFile) -> tuple[int, int]:
@@ -99,7 +106,8 @@ def _read(
         with Image.open(file, formats=FORMATS) as picture:
             _check_size(picture, name, most)
             if isinstance(picture, JpegImageFile):
-                part = _fraction(*picture.size, longest, most)
+                enough = max(picture.size) // (2 * longest) if longest else 1
+                part = min(8, max(enough, 1 if picture.width * picture.height <= most else 2))
                 picture.draft(None, (picture.width // part, picture.height // part))
             return use(picture)
 
@@ -148,17 +156,10 @@ def _check_size(picture: Image.Image, name: str, most: int) -> None:
         raise _Unfit(f"{name} has {width} x {height} pixels: one side may be {MAX_RATIO:.0f} times the other")
 
 
-def _fraction(width: int, height: int, longest: int | None, most: int) -> int:
-    """Return the divisor of a JPEG's sides in decoding: the smallest that fits, or down to twice ``longest``."""
-    needed = next(part for part in (1, 2, 4, 8) if width * height <= most * part**2)
-    enough = [part for part in (1, 2, 4, 8) if longest and max(width, height) >= 2 * longest * part]
-    return max([needed, *enough])
-
-
 def _upright(picture: Image.Image, longest: int | None, most: int, own: bool = False) -> Image.Image:
     """Make a picture upright, RGB and small. One of our ``own`` is shrunk before it is copied: half of the memory."""
     _check_size(picture, "the image", most)
-    turn = TURNS.get(_orientation(picture))
+    orientation = _orientation(picture)
     if own and longest is not None and picture.mode == "RGB" and not picture.has_transparency_data:
         picture.load()  # at the fraction that was set
         picture.thumbnail((longest, longest))
@@ -166,7 +167,9 @@ def _upright(picture: Image.Image, longest: int | None, most: int, own: bool = F
     rgb.info = {}  # its orientation would be applied again by whoever opens it next
     if longest is not None:
         rgb.thumbnail((longest, longest))
-    return rgb if turn is None else rgb.transpose(turn)
+    rgb.getexif()[ExifTags.Base.Orientation] = orientation
+    ImageOps.exif_transpose(rgb, in_place=True)
+    return rgb
 
 
 def _to_rgb(picture: Image.Image) -> Image.Image:
@@ -180,7 +183,7 @@ def _to_rgb(picture: Image.Image) -> Image.Image:
     rgb, rows = Image.new("RGB", picture.size), max(1, STRIP // picture.width)
     for top in range(0, picture.height, rows):
         strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
-        rgb.paste(_from_deep(np.asarray(strip), white, hidden) if deep else _on_white(strip, hidden), (0, top))
+        rgb.paste(_scale_grey(strip, white, hidden) if deep else _on_white(strip, hidden), (0, top))
     return rgb
 
 
@@ -203,12 +206,10 @@ def _on_white(picture: Image.Image, hidden: Any) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
 
 
-def _from_deep(values: npt.NDArray[Any], white: int, hidden: int | None) -> Image.Image:
-    """Make a picture of greys whose ``white`` is not 255; those of the value ``hidden`` are transparent."""
-    grey = _eight_bits(values, white)
-    if hidden is not None:
-        grey[values == hidden] = 255
-    return Image.fromarray(grey).convert("RGB")
+def _scale_grey(picture: Image.Image, white: int, hidden: int | None) -> Image.Image:
+    """Scale greys from 0 to ``white``; those of the value ``hidden`` are transparent."""
+    values = np.asarray(picture)
+    return Image.fromarray(_eight_bits(np.where(values == hidden, white, values), white)).convert("RGB")
 
 
 def _from_array(array: npt.NDArray[Any]) -> Image.Image:
