@@ -53,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> AppState:
 @pytest.fixture(scope="module")
 def served(site: AppState) -> Iterator[tuple[gr.Blocks, str]]:
     page = build_page(site)
-    yield page, serve(page, "127.0.0.1", free_port(), block=False)
+    yield page, serve(page, "127.0.0.1", free_port(), site, block=False)
     page.close()
 
 

@@ -199,7 +199,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lambda: backend, races, requests=RunRequests(CROWD), lab=FakeLab, dialogues=dialogues, uploads=store
     )
     blocks = build_page(state)
-    yield Site(state, blocks, serve(blocks, "127.0.0.1", free_port(), block=False, state=state))
+    yield Site(state, blocks, serve(blocks, "127.0.0.1", free_port(), state, block=False))
     blocks.close()
 
 

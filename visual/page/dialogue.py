@@ -169,8 +169,7 @@ class Dialogues:
         if race is None:
             self._put(session, Dialogue(""))
             return
-        files = [race.picture_at(turn) for turn in range(len(race.turns))]
-        sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in files]
+        sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in race.pictures]
         turns = () if race.a else recorded_turns(race)
         self._put(session, Dialogue(dialogue_id(turns), race, sources=sources, own=own))
 

@@ -27,7 +27,7 @@ GAP: Final = 8
 GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground is seen on a light and on a dark page
 TEXT: Final = 38  # pixels, legible where the page shows the sheet at a quarter of its size
 RATIOS: Final = (0.5, 2.0)  # width over height of a cell, at least and at most
-Cell = tuple[Image.Image, str]  # a picture and its label, "" without
+Cell = tuple[Image.Image, str]  # a picture and its number
 
 
 def family_of(pair: str) -> str:
@@ -145,7 +145,7 @@ def new_scene(split: Split) -> tuple[Picture, str | None, str]:
 
 def contact_sheet(media: Sequence[Image.Image]) -> Image.Image:
     """Draw pictures in rows, on a sheet that is not higher than wide, sides at most ``LONGEST_SIDE``."""
-    cells = [(picture, str(number) if len(media) > 1 else "") for number, picture in enumerate(media, start=1)]
+    cells = [(picture, str(number)) for number, picture in enumerate(media, start=1)]
     ratio = min(max(median(picture.width / picture.height for picture, _ in cells), RATIOS[0]), RATIOS[1])
     width, columns = max((_cell_width(len(cells), count, ratio), count) for count in range(1, len(cells) + 1))
     height = int(width / ratio)
@@ -172,8 +172,6 @@ def _draw(sheet: Image.Image, cell: Cell, corner: tuple[int, int], size: tuple[i
     small = ImageOps.contain(picture, size)
     x, y = left + (width - small.width) // 2, top + (height - small.height) // 2
     sheet.paste(small, (x, y))
-    if not label:
-        return
     text = min(TEXT, width // 3, height // 3)
     pen, font, edge = ImageDraw.Draw(sheet), ImageFont.load_default(text), text // 5
     right, bottom = x + int(pen.textlength(label, font)) + 2 * edge, y + text + edge
