@@ -97,7 +97,7 @@ def _start(options: PageOptions) -> None:
     launched = Event()
     try:
         state = make_state(options, launched)
-        serve(build_page(state), options.host, options.port, root_path=options.root_path, state=state)
+        serve(build_page(state), options.host, options.port, state, root_path=options.root_path)
     finally:
         launched.set()
 

@@ -30,7 +30,7 @@ from specllava.models.families.interface import Family, ImageFeatures
 from specllava.models.loading.load_options import LoadOptions, PassesName, QuantizationName
 from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.presets import draft_hint, preset_named, presets
-from specllava.models.media.media import Pictures, open_media
+from specllava.models.media.images import Pictures, open_media
 from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.padded_passes import COLUMNS
 from specllava.runtime.prompt import Prompt

@@ -111,12 +111,13 @@ def test_whatever_else_goes_wrong_ends_in_one_line_with_its_kind(monkeypatch: py
     assert "invalid literal for int() with base 10: 'http'" in ended()
 
 
-def test_a_port_that_is_taken_ends_in_one_line(ended: Ended) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_port_or_host_where_nothing_can_listen_ends_in_one_line(ended: Ended) -> None:
+    way = "end what listens there, or choose another --port or --host"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert f"Cannot find empty port in range: {port}-{port}" in ended("--port", port)
+        for host, number in (("127.0.0.1", port), ("127.0.0.1", "70000"), ("192.0.2.1", "7860")):
+            line = ended("--host", host, "--port", number)
+            assert line == f"app.py: the page cannot be served on port {number} of {host}: {way}"
 
 
 @pytest.mark.night

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import ExifTags, Image, PngImagePlugin
 from support import checkpoints, models
 from transformers import LlavaProcessor
 
@@ -25,7 +22,6 @@ from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.compatibility import check_pair
 from specllava.models.loading.presets import presets
 from specllava.models.loading.quantization import kept_whole
-from specllava.models.media.images import JPEG_PIXELS, MAX_PIXELS, open_image, read_size
 from specllava.pair import Pair
 from specllava.runtime.vision import merge_features
 
@@ -150,7 +146,7 @@ def test_a_prompt_longer_than_the_context_is_refused(tiny: Pair):
     assert f"do not fit the context of {tiny.context}: shorten the prompt" in line
 
 
-@pytest.mark.parametrize("limit", [0, -1, 10_000])
+@pytest.mark.parametrize("limit", [0, -1, 1.5])
 def test_a_limit_that_is_none_is_refused(limit: int):
     with pytest.raises(ValueError, match=r"max_new_tokens"):
         DecodingConfig(max_new_tokens=limit)
@@ -166,141 +162,6 @@ def test_a_run_without_a_prefill_is_no_run(tiny: Pair):
 
 
 # -------------------------------------------------------------------------------------------- pictures
-
-
-def png(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds next to nothing."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"\0" * 64)), chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path: Path):
-    assert complaint(lambda: open_image(tmp_path / "no.png")) == f"no image file at {tmp_path / 'no.png'}"
-    assert "no image file" in complaint(lambda: open_image(tmp_path))
-
-
-@pytest.mark.parametrize("data", [b"", b"I am a text.\n", b"\x89PNG\r\n\x1a\n", b"%PDF-1.4 ..."])
-def test_a_file_that_is_no_picture_is_refused(tmp_path: Path, data: bytes):
-    file = tmp_path / "words.png"
-    file.write_bytes(data)
-    assert complaint(lambda: open_image(file)).startswith("words.png ")
-
-
-def test_a_text_file_is_told_which_formats_are_read(tmp_path: Path):
-    file = tmp_path / "words.txt"
-    file.write_text("I am a text.")
-    assert "is not a readable image: use one of PNG, JPEG" in complaint(lambda: open_image(file))
-
-
-@pytest.mark.parametrize("size", [(4_001, 4_000), (7_000, 7_000), (100_000, 100_000), (2**31 - 1, 2**31 - 1)])
-def test_an_absurdly_large_picture_is_refused_by_its_header(tmp_path: Path, size: tuple[int, int]):
-    """The file holds no such picture: whoever tried to decode it would complain of something else."""
-    assert size[0] * size[1] > MAX_PIXELS
-    file = tmp_path / "huge.png"
-    file.write_bytes(png(*size))
-    line = complaint(lambda: open_image(file))
-    assert line == (
-        f"huge.png has {size[0] * size[1]:,} pixels: at most {MAX_PIXELS:,} in all are read"
-        if size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS
-        else f"huge.png has {size[0]} x {size[1]} pixels: at least 1 and at most {MAX_PIXELS:,} in all are read"
-    )
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_picture_of_a_few_kilobytes_cannot_take_half_a_gigabyte(tmp_path: Path):
-    file = tmp_path / "bomb.png"
-    Image.new("1", (6300, 6300)).save(file)
-    assert file.stat().st_size < 20_000
-    assert "at most 16,000,000 in all" in complaint(lambda: open_image(file))
-
-
-def exif(orientation: int) -> Image.Exif:
-    made = Image.Exif()
-    made[ExifTags.Base.Orientation] = orientation
-    return made
-
-
-@pytest.mark.parametrize(
-    ("orientation", "ending"), [*((number, "jpg") for number in range(1, 9)), (6, "png"), (5, "webp")]
-)  # fmt: skip
-def test_a_photo_that_lies_on_its_side_is_read_upright(tmp_path: Path, orientation: int, ending: str):
-    upright = Image.new("RGB", (60, 40), "white")
-    upright.paste("red", (0, 0, 30, 20))
-    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}.get(orientation)  # PIL.Image.Transpose
-    lying = upright if undo is None else upright.transpose(Image.Transpose(undo))
-    file = tmp_path / f"photo.{ending}"
-    lying.save(file, exif=exif(orientation), quality=100)
-    for source in (file, Image.open(file)):
-        seen = open_image(source)
-        assert seen.size == (60, 40)
-        corners = [seen.getpixel(place) for place in ((5, 5), (54, 5), (5, 34), (54, 34))]
-        assert [green > 128 for _, green, _ in corners] == [False, True, True, True]
-        assert open_image(seen).tobytes() == seen.tobytes(), "an upright picture is turned no further"
-    assert read_size(file) == (40, 60)
-
-
-@pytest.mark.parametrize("progressive", [False, True])
-def test_a_photo_of_many_pixels_is_decoded_at_a_part_of_its_size(tmp_path: Path, progressive: bool):
-    file = tmp_path / "photo.jpg"
-    Image.new("RGB", (6000, 4000), "red").save(file, exif=exif(6), progressive=progressive)
-    assert MAX_PIXELS < 6000 * 4000
-    assert open_image(file).size == (2000, 3000) and read_size(file) == (3000, 2000)
-    assert open_image(file, longest=1344).size == (896, 1344)
-    huge = tmp_path / "huge.jpg"
-    Image.new("L", (8100, 8000)).save(huge)
-    assert f"at most {JPEG_PIXELS * MAX_PIXELS:,} in all" in complaint(lambda: open_image(huge))
-
-
-def test_a_picture_is_shrunk_to_what_is_asked_for_and_never_enlarged(tmp_path: Path):
-    file = tmp_path / "drawing.png"
-    Image.new("P", (3000, 1500)).save(file)
-    assert open_image(file, longest=1000).size == (1000, 500)
-    assert open_image(file, longest=4000).size == open_image(file).size == (3000, 1500)
-    picture = Image.new("RGB", (3000, 1500))
-    assert open_image(picture, longest=1000).size == (1000, 500) and picture.size == (3000, 1500)
-
-
-def test_whatever_pillow_raises_names_the_file(tmp_path: Path):
-    """A PNG whose text is a decompression bomb raises a plain ValueError that named none."""
-    file, text = tmp_path / "text.png", PngImagePlugin.PngInfo()
-    text.add_text("Comment", "x" * 3_000_000, zip=True)
-    Image.new("RGB", (8, 8)).save(file, pnginfo=text)
-    assert complaint(lambda: open_image(file)).startswith("text.png cannot be read as an image: Decompressed data too")
-
-
-@pytest.mark.filterwarnings("error")
-def test_pillow_warns_nobody(tmp_path: Path):
-    file = tmp_path / "palette.png"
-    Image.linear_gradient("L").convert("P").save(file, transparency=bytes(range(256)))
-    assert open_image(file).size == (256, 256)
-
-
-def test_a_truncated_picture_is_refused(tmp_path: Path):
-    file = tmp_path / "half.png"
-    file.write_bytes(png(40, 40))
-    assert complaint(lambda: open_image(file)).startswith("half.png cannot be read as an image")
-
-
-@pytest.mark.parametrize("size", [(1, 21), (21, 1), (4, 900)])
-def test_a_very_narrow_picture_is_refused_with_its_size(tmp_path: Path, size: tuple[int, int]):
-    file = tmp_path / "narrow.png"
-    Image.new("RGB", size).save(file)
-    for source, name in ((file, "narrow.png"), (Image.new("RGB", size), "the image")):
-        line = complaint(lambda source=source: open_image(source))
-        assert line == f"{name} has {size[0]} x {size[1]} pixels: one side may be 20 times the other"
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
-@pytest.mark.parametrize("size", [(1, 1), (20, 1), (300, 200)])
-def test_pictures_of_every_other_form_are_read(tiny: Pair, mode: str, size: tuple[int, int]):
-    prompt = tiny.prompt(Image.new(mode, size), "What?")
-    assert prompt.image_sizes == (size,)
-    assert prompt.features.shape[1] == models.RECIPE.image_tokens
 
 
 @pytest.mark.parametrize("slots", [0, 3, 5])

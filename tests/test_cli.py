@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -164,6 +165,7 @@ def test_evaluate_counts_what_was_right(tmp_path):
         (["bench", "--prompts", "0"], "--prompts"),
         (["bench", "--prompts", "301"], "--prompts is 301: 240 held-out toy scenes ship"),
         (["bench", "--prompts", "1", "--lanes", "chain", "oak"], "there is no lane oak: choose among target-only, "),
+        (["generate", "--image", "https://example.org/a.png", "--prompt", "hi"], "https://example.org/a.png is"),
         (["dance"], "dance"),
         ([], "specllava"),
     ],
@@ -278,6 +280,32 @@ def test_presets_are_listed(capsys):
         for told in (preset.draft, preset.reading.draft_format, preset.licence, preset.measured):
             assert preset.shipped or not told or str(told) in rows[name]
     assert "No file of the hub was downloaded here" in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize(
+    ("words", "images"),
+    [
+        ("--image a --prompt x", "a"), ("--image a b --prompt x", "a b"), ("--image a --image b --prompt x", "a b"),
+        ("--image a --depth 3 --image=b --prompt x --image c d", "a b c d"), ("--prompt x", ""),
+    ],
+)  # fmt: skip
+def test_pictures_add_up_however_often_the_option_is_given(words, images):
+    command = cli._parse(["generate", *words.split()], cli.Command, "specllava", None)
+    assert command.media.image == tuple(map(Path, images.split())) and command.prompt == "x"
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out.split() == ["specllava", project["version"]]
+
+
+def test_an_answer_of_one_token_has_no_speed(picture, capsys):
+    assert main(["compare", "--image", str(picture), "--prompt", "What is there?", "--max-new-tokens", "1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "identical: 1 of 1 tokens the prompt's own pass gave the whole answer: nothing was guessed" in said
+    assert "nan" not in said
 
 
 @pytest.mark.parametrize("option", ["--quantization", "--quantise"])

@@ -14,7 +14,6 @@ from specllava.core.config import DecodingConfig, one_line, short
 from specllava.core.growth.rules.chain import BENCH_FLOOR
 
 BOUNDS = [
-    ("max_new_tokens", 1, 4096),
     ("depth", 1, 32),
     ("nodes", 1, 256),
     ("max_branches", 1, 16),
@@ -40,6 +39,12 @@ def test_what_lies_outside_is_refused_with_field_value_and_bound(field: str, low
         assert line.startswith(f"{field} = {value!r}: ")
         assert line.endswith(f" {bound:g}")
         assert "\n" not in line
+
+
+def test_an_answer_may_be_as_long_as_a_context_and_not_empty():
+    assert DecodingConfig(max_new_tokens=1_000_000).max_new_tokens == 1_000_000
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        DecodingConfig(max_new_tokens=0)
 
 
 @pytest.mark.parametrize(("field", "value"), [(name, float("nan")) for name, *_ in BOUNDS] + [("depth", 2.5)])

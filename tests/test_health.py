@@ -48,7 +48,7 @@ def opened() -> Iterator[Callable[[AppState], str]]:
 
     def open_page(state: AppState) -> str:
         pages.append(build_page(state))
-        return serve(pages[-1], "127.0.0.1", free_port(), block=False, state=state)
+        return serve(pages[-1], "127.0.0.1", free_port(), state, block=False)
 
     yield open_page
     for page in pages:

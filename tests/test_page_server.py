@@ -31,7 +31,7 @@ from visual.page import replays as replays_module
 from visual.page.app_state import AppState
 from visual.page.lab import EXPERIMENTS, experiment_kind
 from visual.page.layout import build_page
-from visual.page.pictures import NoPicture, Picture
+from visual.page.pictures import NoPicture, Picture, address_of
 from visual.page.race import race_kind
 from visual.page.replays import MAX_REPLAYS, RaceReplays, follow_address, open_race_file, race_values
 from visual.page.run_requests import RunRequest, RunRequests
@@ -53,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> AppState:
 @pytest.fixture(scope="module")
 def served(site: AppState) -> Iterator[tuple[gr.Blocks, str]]:
     page = build_page(site)
-    yield page, serve(page, "127.0.0.1", free_port(), block=False)
+    yield page, serve(page, "127.0.0.1", free_port(), site, block=False)
     page.close()
 
 
@@ -156,7 +156,7 @@ def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
     orientation[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
     picture, address, notice = read_upload([str(file)])
-    assert notice == "" and address == picture.address and picture.preview().size == (1008, 1344)
+    assert notice == "" and address == address_of(picture) and picture.preview().size == (1008, 1344)
     file.unlink()
     assert picture.open() is picture.preview()
     assert hash(picture) != hash(Picture(upload=picture.open())), "Gradio tells states apart by their hash"

@@ -31,7 +31,7 @@ def open_site(browser: Any) -> Iterator[Open]:
 
     def serve_and_visit(site: AppState) -> Visit:
         page = build_page(site)
-        address = serve(page, "127.0.0.1", free_port(), block=False)
+        address = serve(page, "127.0.0.1", free_port(), site, block=False)
         tab = Visit(new_page(browser, VIEWPORT, locale="en-GB"))
         left.extend((tab.page.close, page.close))
         tab.page.goto(address)

@@ -14,6 +14,7 @@ from support.checkpoints import write
 from specllava.cli.main import main
 from specllava.cli.presets import HEADINGS, listing, markdown_table, preset_records
 from specllava.models.checkpoints.hub_cache import is_cached
+from specllava.models.loading import memory
 from specllava.models.loading.memory import ENOUGH, PRECISIONS, PUBLISHED, Machine, download_bytes, fit, preset_memory
 from specllava.models.loading.memory_estimate import estimate, size_of
 from specllava.models.loading.presets import Preset, presets
@@ -35,6 +36,12 @@ def test_sizes_are_those_of_models_that_are_built_as_they_are_published() -> Non
     for name, build in published.models().items():
         counted = size_of(*build)
         assert PUBLISHED[name].size == (counted if name in targets else replace(counted, linear=0)), name
+
+
+def test_without_proc_the_free_memory_is_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    monkeypatch.setattr(memory.psutil, "PROCFS_PATH", str(tmp_path))
+    assert 0 < memory.this_machine("cpu").free < total
 
 
 def test_sizes_of_drafts_that_read_states_are_theirs_up_to_biases() -> None:

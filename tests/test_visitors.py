@@ -67,7 +67,7 @@ def test_uploads_are_kept_for_their_bytes_and_those_unused_for_longest_go_first(
     assert [store.picture(one) is picture for one, picture in zip(references, pictures, strict=True)] == [
         True, False, True, True,
     ]  # fmt: skip
-    assert lost(store.picture(references[1])) == LOST["picture"]
+    assert lost(store.picture(references[1])) == LOST
     assert store.nbytes <= 3 * (PICTURE_BYTES + ENTRY_BYTES)
 
 
@@ -135,15 +135,14 @@ def test_what_a_browser_makes_up_is_no_picture(forged: Any) -> None:
     assert isinstance(store.picture(forged), LostPicture)
 
 
-def test_each_kind_of_upload_is_missed_by_its_name() -> None:
+def test_each_kind_of_upload_is_missed() -> None:
     store = UploadStore(ENTRY_BYTES)
     two = tuple(Image.new("RGB", (8, 8), colour) for colour in COLOURS[:2])
-    sources = {"pictures": MediaList(two), "picture": upload()}
-    for kind, source in sources.items():
+    for source in (MediaList(two), upload()):
         reference = store.reference("me", source)
         assert source.nbytes > 0 and store.picture(reference) is source
         store.reference("you", upload())
-        assert lost(store.picture(reference)) == LOST[kind]
+        assert lost(store.picture(reference)) == LOST
 
 
 # --- through the server ---------------------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lambda: backend, races, requests=RunRequests(CROWD), lab=FakeLab, dialogues=dialogues, uploads=store
     )
     blocks = build_page(state)
-    yield Site(state, blocks, serve(blocks, "127.0.0.1", free_port(), block=False, state=state))
+    yield Site(state, blocks, serve(blocks, "127.0.0.1", free_port(), state, block=False))
     blocks.close()
 
 
@@ -243,7 +242,7 @@ def test_a_picture_that_made_room_for_others_is_missed_in_one_line_everywhere(si
             return made
 
     made = asyncio.run(runs())
-    assert [run.refused for run in made] == [f"This cannot run: {LOST['picture']}"] * len(made)
+    assert [run.refused for run in made] == [f"This cannot run: {LOST}"] * len(made)
     assert not any(run.shown for run in made[:3])
 
 
@@ -376,7 +375,7 @@ def test_the_page_holds_its_picture_when_the_server_forgot_the_session(
             for _ in range(3):
                 thread.submit(asyncio.run, _upload(site)).result()
         tab.run("And now?")
-        tab.wait(f"{SAID}.includes({json.dumps(LOST['picture'])})")
+        tab.wait(f"{SAID}.includes({json.dumps(LOST)})")
         choose(tab, again)
         tab.run("And again?")
         tab.wait("document.querySelector('.asked').textContent === 'And again?' && " + FINISHED)

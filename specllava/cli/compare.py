@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -30,21 +29,13 @@ class Compare(AnswerOptions):
 
     def run(self, console: Console) -> None:
         if self.against.chosen:
-            run_comparison(console, self, self.against, self._only_image(), self.prompt)
+            if len(self.media.image) > 1:
+                raise ValueError("A and B are compared on one picture a question: leave --a and --b out, or use bench")
+            run_comparison(console, self, self.against, self.media.only_image, self.prompt)
         elif self.prompt is None:
             raise ValueError("compare needs --prompt, with --image if about one, or --data, or --scenes")
         else:
             self._compare(console, self.prompt)
-
-    def _only_image(self) -> Path | None:
-        """Return the picture of a comparison of A and B.
-
-        Raises:
-            ValueError: several.
-        """
-        if self.media.only_image is None and self.media.image:
-            raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
-        return self.media.only_image
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
@@ -58,14 +49,17 @@ class Compare(AnswerOptions):
             console.print(f"[bold]{title}[/]")
             console.print(trace.text + "\n", markup=False, highlight=False)
         console.print(_verdict_line(verdict) if self.decoding.keeps_tokens else DRAWN_LINE)
-        console.print(
-            f"tau {candidate.tau:.2f} tokens per target pass, {candidate.target_passes} passes"
-            f" instead of {reference.target_passes}"
-        )
-        console.print(
-            f"{candidate.tokens_per_second:.0f} instead of {reference.tokens_per_second:.0f} tokens/s:"
-            f" {speedup(reference, candidate):.2f} times as fast"
-        )
+        if reference.target_passes and candidate.target_passes:
+            console.print(
+                f"tau {candidate.tau:.2f} tokens per target pass, {candidate.target_passes} passes"
+                f" instead of {reference.target_passes}"
+            )
+            console.print(
+                f"{candidate.tokens_per_second:.0f} instead of {reference.tokens_per_second:.0f} tokens/s:"
+                f" {speedup(reference, candidate):.2f} times as fast"
+            )
+        else:
+            console.print("the prompt's own pass gave the whole answer: nothing was guessed, and no speed compares")
         lanes = {"target_only": plain, "speculative": fast}
         write_json(
             self.json,

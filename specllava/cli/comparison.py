@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
-from PIL import Image
 from rich.console import Console
 
 from specllava.cli.options import (
@@ -39,7 +38,7 @@ from specllava.core.race_file import write_zip
 from specllava.core.scenes import SCENES, scene_images
 from specllava.findings.comparison_tables import race_files, summary_lines, to_csv, to_json, to_markdown
 from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.media.images import open_image, read_size
+from specllava.models.media.images import read_size
 
 if TYPE_CHECKING:
     from specllava.findings.comparison import PairedComparison
@@ -219,16 +218,8 @@ def _pictures(questions: Iterable[Question]) -> Iterator[tuple[str, bytes]]:
 
     for number, question in enumerate(questions, start=1):
         if name := picture_name(question, number):
-            yield name, _picture_bytes(question)
-
-
-def _picture_bytes(question: Question) -> bytes:
-    if isinstance(question.image, Path):
-        return question.image.read_bytes()
-    assert isinstance(question.image, Image.Image)
-    buffer = io.BytesIO()
-    open_image(question.image).save(buffer, format="PNG")
-    return buffer.getvalue()
+            assert isinstance(question.image, Path), "files and options name pictures"
+            yield name, question.image.read_bytes()
 
 
 def _report(

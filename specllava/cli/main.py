@@ -13,6 +13,7 @@ import tyro
 from pydantic import ValidationError
 from rich.console import Console
 
+from specllava import __version__
 from specllava.cli.bench import Bench
 from specllava.cli.compare import Compare
 from specllava.cli.custom_generate import CustomGenerate
@@ -91,6 +92,9 @@ def _error_line(error: BaseException) -> str:
 def _parse(arguments: list[str] | None, commands: Any, prog: str, description: str | None) -> Any:
     """Parse the arguments into a command; usage errors leave the program with one line."""
     given = join_arguments(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"{prog} {__version__}")
+        raise SystemExit(0)
     try:
         command = parse(commands, given, prog=prog, description=description)
     except UsageError as error:

@@ -21,7 +21,7 @@ from specllava.models.loading.presets import Tree, preset_named
 
 if TYPE_CHECKING:
     from specllava.models.checkpoints.checkpoint import Source
-    from specllava.models.media.media import Pictures
+    from specllava.models.media.images import Pictures
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]

@@ -6,9 +6,11 @@ import contextlib
 import io
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import tyro
+
+LISTS: Final = ("--image", "--lanes", "--categories")  # options that take several values
 
 
 class UsageError(ValueError):
@@ -36,11 +38,18 @@ def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
 
 
 def join_arguments(arguments: Sequence[str]) -> list[str]:
-    """Join ``--a`` and ``--b`` with what follows: their values are options themselves, and begin as such."""
+    """Join ``--a`` and ``--b`` with what follows, which begins as an option does, and repetitions of a list."""
     joined: list[str] = []
+    lists: dict[str, list[str]] = {}
+    values = joined
     for argument in arguments:
+        name, _, first = argument.partition("=")
         if joined and joined[-1] in ("--a", "--b"):
             joined[-1] += f"={argument}"
+        elif name in LISTS:
+            values = lists.setdefault(name, [])
+            values += [first] if first else []
         else:
-            joined.append(argument)
-    return joined
+            values = joined if argument.startswith("--") else values
+            values.append(argument)
+    return joined + [word for name, values in lists.items() for word in (name, *values)]

@@ -61,8 +61,7 @@ class Export:
         race = read_recorded(self.file)
         if race.filled:
             print_notice(f"{self.file}: {race.filled}")
-        files = [race.picture_at(turn) for turn in range(len(race.turns))]
-        pictures = [data_address(open_image(file)) if file else None for file in files]
+        pictures = [data_address(open_image(file)) if file else None for file in race.pictures]
         write_whole(self.html, standalone_page(race_frames(race, "saved run", pictures[0], pictures=pictures)))
         steps = sum(len(turn.lead.steps) for turn in race.turns)
         print_line(console, f"{self.html}: {steps} steps")

@@ -80,7 +80,7 @@ class DecodingConfig:
     ] = "entropy"
 
     max_new_tokens: Annotated[
-        int, Field(ge=1, le=highest("new_tokens"), title="Longest answer (new tokens)"), Usual(16, 512, 16)
+        int, Field(ge=1, title="Longest answer (new tokens)"), Usual(16, 512, 16)
     ] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 

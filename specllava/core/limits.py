@@ -43,7 +43,7 @@ class Limits:
     """Questions of a dialogue."""
 
     new_tokens: Annotated[int, Field(ge=1, le=4096)] = 4096
-    """Tokens of an answer."""
+    """Tokens of an answer; models themselves give as many as their context holds."""
 
     depth: Annotated[int, Field(ge=1, le=32)] = 32
     """Levels of a tree."""

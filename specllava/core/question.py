@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,5 +19,5 @@ class Question:
     """
 
     text: str
-    image: Image.Image | Path | Sequence[Any] | None = None
+    image: Image.Image | Path | list[Any] | tuple[Any, ...] | None = None
     name: str | None = None

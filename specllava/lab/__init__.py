@@ -23,7 +23,7 @@ from specllava.lab.grounding import blank_picture, ground, replace_each
 from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
 from specllava.lane import lane_of
-from specllava.models.media.media import Pictures, open_media
+from specllava.models.media.images import Pictures, open_media
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
 from specllava.runtime.prompt_builder import Messages

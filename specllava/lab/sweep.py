@@ -15,7 +15,7 @@ from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, race
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from specllava.lane import TARGET_ONLY, Lane
-from specllava.models.media.media import Pictures
+from specllava.models.media.images import Pictures
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
 from specllava.runtime.prompt_builder import Messages

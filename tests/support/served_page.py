@@ -44,7 +44,7 @@ def main(port: str, folder: str) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     state = AppState(lambda: FakeBackend(pace=0.012), synthetic_recorded(Path(folder), 2))
     with contextlib.suppress(KeyboardInterrupt):
-        serve(build_page(state), "127.0.0.1", int(port), state=state)
+        serve(build_page(state), "127.0.0.1", int(port), state)
 
 
 if __name__ == "__main__":

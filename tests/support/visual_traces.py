@@ -31,7 +31,7 @@ from specllava.core.trace import (
 )
 from specllava.core.tree import DraftTree, Pruned
 from specllava.decoding import clip
-from specllava.models.media.media import Pictures, open_media
+from specllava.models.media.images import Pictures, open_media
 from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 

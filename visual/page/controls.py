@@ -6,6 +6,7 @@ change the server says which options count, what they come to, and what it refus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_origin
@@ -226,7 +227,7 @@ def _option(name: str, limits: Limits | None = None) -> dict[str, Any]:
     if _is_list(info):
         return about
     low = next(bound.ge for bound in info.metadata if isinstance(bound, Ge))
-    high = next(bound.le for bound in info.metadata if isinstance(bound, Le))
+    high = next((bound.le for bound in info.metadata if isinstance(bound, Le)), math.inf)
     high = limit_option(name, high, limits or Limits())
     usual = next(([u.low, min(u.high, high), u.step] for u in info.metadata if isinstance(u, Usual)), None)
     return about | {"bounds": [low, high], "usual": usual, "step": 1 if info.annotation is int else "any"}

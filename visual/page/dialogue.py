@@ -20,8 +20,7 @@ from PIL import Image
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import TARGET_ONLY, DecodeTrace
-from specllava.models.media.images import open_image
-from specllava.models.media.media import open_media
+from specllava.models.media.images import open_image, open_media
 from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, PictureSource, address_of, image_bytes
 from visual.page.runs import QUICK
@@ -170,8 +169,7 @@ class Dialogues:
         if race is None:
             self._put(session, Dialogue(""))
             return
-        files = [race.picture_at(turn) for turn in range(len(race.turns))]
-        sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in files]
+        sources: list[PictureSource | None] = [Picture(file=str(file)) if file else None for file in race.pictures]
         turns = () if race.a else recorded_turns(race)
         self._put(session, Dialogue(dialogue_id(turns), race, sources=sources, own=own))
 

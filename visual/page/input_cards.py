@@ -16,7 +16,7 @@ from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import DraftChoices
 from visual.page.notices import notice_arguments
-from visual.page.pictures import SEEN, Picture, family_of, new_scene
+from visual.page.pictures import SEEN, Picture, address_of, family_of, new_scene
 from visual.page.runs import QUICK
 from visual.page.uploads import NONE, UploadStore, read_upload, upload_hint
 from visual.player.lessons import Lesson
@@ -71,7 +71,7 @@ def picture_card(
     limits, store = limits or Limits(), uploads or UploadStore()
     reference = gr.HTML(**widgets.held_arguments(store.reference("", first)))
     with gr.Column(elem_classes="card picture-card"):
-        shown = gr.HTML(**widgets.picture_arguments(first.address if first else None), elem_id="picture")
+        shown = gr.HTML(**widgets.picture_arguments(address_of(first) if first else None), elem_id="picture")
         without = gr.Button("No picture", size="sm", elem_classes="pill", elem_id="no-picture")
         shown_races = races[:SHOWN_EXAMPLES]
         with gr.Row(elem_classes="chips examples"):

@@ -12,7 +12,7 @@ import gradio as gr
 
 from specllava.core.config import DecodingConfig
 from specllava.findings.sweep import SWEEP_VALUES
-from specllava.models.media.media import Pictures
+from specllava.models.media.images import Pictures
 from visual.page import widgets
 from visual.page.app_state import AppState
 from visual.page.controls import Settings

@@ -12,7 +12,7 @@ from typing import Final
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from specllava.core.scenes import Split, scene_images
-from specllava.models.media.images import EncodedImage, open_image
+from specllava.models.media.images import open_image
 from visual.page.notices import info
 from visual.player.encoding import LONGEST_SIDE, data_address
 
@@ -27,7 +27,7 @@ GAP: Final = 8
 GROUND, LABEL, INK = "#3a4047", "#121417", "#ffffff"  # the ground is seen on a light and on a dark page
 TEXT: Final = 38  # pixels, legible where the page shows the sheet at a quarter of its size
 RATIOS: Final = (0.5, 2.0)  # width over height of a cell, at least and at most
-Cell = tuple[Image.Image, str]  # a picture and its label, "" without
+Cell = tuple[Image.Image, str]  # a picture and its number
 
 
 def family_of(pair: str) -> str:
@@ -37,14 +37,13 @@ def family_of(pair: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture of the page: a file that stays, or an upload, decoded or not.
+    """A picture of the page: a file that stays, or an upload.
 
     Two are equal only if they are the same object.
     """
 
     file: str | None = None
     upload: Image.Image | None = None
-    encoded: EncodedImage | None = None
 
     @property
     def uploaded(self) -> bool:
@@ -54,27 +53,16 @@ class Picture:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it holds."""
-        if self.upload is not None:
-            return image_bytes(self.upload)
-        return len(self.encoded.data) if self.encoded else 0
+        return 0 if self.upload is None else image_bytes(self.upload)
 
     def open(self) -> Image.Image:
         """Return the picture as the models get it."""
         if self.upload is not None:
             return self.upload
-        if self.encoded:
-            return open_image(self.encoded, PICTURE_PIXELS)
-        assert self.file is not None, "a picture is one of the three"
+        assert self.file is not None, "a picture is one of the two"
         return open_image(self.file)
 
-    def preview(self) -> Image.Image:
-        """Return the picture as the visitor sees it."""
-        return self.open()
-
-    @property
-    def address(self) -> str:
-        """The picture as the visitor sees it, as the ``data:`` address that a race about it holds too."""
-        return data_address(self.preview())
+    preview = open  # as the visitor sees it
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +124,7 @@ PictureSource = Picture | MediaList | LostPicture | NoPicture
 
 
 def address_of(source: PictureSource) -> str | None:
-    """Return what the visitor sees as a ``data:`` address; ``None`` without a picture.
+    """Return what the visitor sees as the ``data:`` address that a race about it holds too; ``None`` without a picture.
 
     Raises:
         ValueError: it is no longer kept.
@@ -149,15 +137,15 @@ def image_bytes(image: Image.Image) -> int:
     return image.width * image.height * len(image.getbands())
 
 
-def new_scene(split: Split) -> tuple[Picture, str, str]:
+def new_scene(split: Split) -> tuple[Picture, str | None, str]:
     """Choose a random scene. Returns state, image and notice; ``held-out`` ones hold a mix that training never had."""
     picture = Picture(file=str(random.choice(scene_images(split))))
-    return picture, picture.address, info(STRANGE) if split == "held-out" else ""
+    return picture, address_of(picture), info(STRANGE) if split == "held-out" else ""
 
 
 def contact_sheet(media: Sequence[Image.Image]) -> Image.Image:
     """Draw pictures in rows, on a sheet that is not higher than wide, sides at most ``LONGEST_SIDE``."""
-    cells = [(picture, str(number) if len(media) > 1 else "") for number, picture in enumerate(media, start=1)]
+    cells = [(picture, str(number)) for number, picture in enumerate(media, start=1)]
     ratio = min(max(median(picture.width / picture.height for picture, _ in cells), RATIOS[0]), RATIOS[1])
     width, columns = max((_cell_width(len(cells), count, ratio), count) for count in range(1, len(cells) + 1))
     height = int(width / ratio)
@@ -181,11 +169,9 @@ def _cell_width(cells: int, columns: int, ratio: float) -> int:
 def _draw(sheet: Image.Image, cell: Cell, corner: tuple[int, int], size: tuple[int, int]) -> None:
     """Draw a cell: the whole picture in its middle, the label in the picture's corner."""
     (picture, label), (left, top), (width, height) = cell, corner, size
-    small = ImageOps.contain(picture.convert("RGB"), size)
+    small = ImageOps.contain(picture, size)
     x, y = left + (width - small.width) // 2, top + (height - small.height) // 2
     sheet.paste(small, (x, y))
-    if not label:
-        return
     text = min(TEXT, width // 3, height // 3)
     pen, font, edge = ImageDraw.Draw(sheet), ImageFont.load_default(text), text // 5
     right, bottom = x + int(pen.textlength(label, font)) + 2 * edge, y + text + edge

@@ -43,12 +43,11 @@ def race_values(
     own = any(race is one for one in state.recorded)
     source = "recorded run" if own or lesson else f"from {race.name}.json"
     shown = len(race.later) if turn is None else turn
-    files = [race.picture_at(number) for number in range(len(race.turns))]
-    drawn = {file: data_address(open_image(file)) for file in files if file}
-    pictures = [drawn[file] if file else None for file in files]
+    drawn = {file: data_address(open_image(file)) for file in race.pictures if file}
+    pictures = [drawn[file] if file else None for file in race.pictures]
     name = race.name if own else None
     frames = race_frames(race, source, pictures[0], name, step, lesson, shown, pictures)
-    file = files[shown]
+    file = race.pictures[shown]
     return Picture(file=str(file)) if file else None, pictures[shown], race.turns[shown].prompt, frames
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import time
 from typing import Final
 
 import gradio as gr
 from starlette.middleware import Middleware
 
-from specllava.core.limits import Limits
 from visual.page import widgets
 from visual.page.admission import Admission
 from visual.page.app_state import AppState
@@ -26,21 +26,30 @@ ALLOCATOR: Final = {ARENA_MAX: 2, MMAP_THRESHOLD: 2**20, TRIM_THRESHOLD: 2**20}
 
 
 def serve(
-    page: gr.Blocks, host: str, port: int, block: bool = True, root_path: str = "", state: AppState | None = None
+    page: gr.Blocks, host: str, port: int, state: AppState, block: bool = True, root_path: str = ""
 ) -> str:
     """Serve the page to everybody who can reach ``host`` and return its address.
 
     Args:
         page: the whole page.
         host, port: where to listen.
+        state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
         block: return only when the server has been stopped.
         root_path: path or address under which a proxy shows the page.
-        state: of the page, for its limits, for ``/health``, and for its runs, which end when the server is stopped.
+
+    Raises:
+        ValueError: nothing can listen there; one line.
     """
-    limits = state.limits if state else Limits()
-    layers = [Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits)]
-    if state is not None:
-        layers.append(Middleware(HealthMiddleware, loading=state.loading))
+    try:  # Gradio's own line names its variables and not our options
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except (OSError, OverflowError) as error:
+        way = "end what listens there, or choose another --port or --host"
+        raise ValueError(f"the page cannot be served on port {port} of {host}: {way}") from error
+    limits = state.limits
+    layers = [
+        Middleware(SecurityHeadersMiddleware), Middleware(Admission, page=page, limits=limits),
+        Middleware(HealthMiddleware, loading=state.loading),
+    ]  # fmt: skip
     page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes
     _, address, _ = page.launch(
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
@@ -49,10 +58,9 @@ def serve(
         theme=widgets.page_theme(), css=markup.stylesheet(), head=widgets.HEAD,
         app_kwargs={"middleware": layers},
     )  # fmt: skip
-    if state is not None:
-        state.launched.set()
+    state.launched.set()
     if block:
-        _wait(page, state.requests if state else RunRequests())
+        _wait(page, state.requests)
     return address
 
 

@@ -39,10 +39,8 @@ QUESTION_PIXELS: Final = 2 * PICTURE_PIXELS**2  # of everything that one questio
 MOST_UPLOAD_BYTES: Final = 2**30
 SECONDS_AFTER_LEAVING: Final = 300.0  # that an upload is kept without being used: a page may be loaded anew
 ENTRY_BYTES: Final = 4096  # of an upload, besides its pixels: tiny ones are bounded too
-LOST: Final = {  # by the kind of upload that a reference begins with
-    "picture": "your picture is no longer kept: upload it again",
-    "pictures": "your pictures are no longer kept: upload them again",
-}
+LOST: Final = "what you uploaded is no longer kept: upload it again"
+UPLOAD: Final = "upload:"  # begins the reference of one
 
 
 def upload_hint(limits: Limits) -> str:
@@ -55,8 +53,9 @@ def read_upload(paths: Sequence[str] | None, limits: Limits | None = None) -> tu
     files = [Path(path) for path in paths or ()]
     try:
         source = uploaded_pictures(files, limits or Limits())
-        said = " ".join(filter(None, [_caption(source), *map(_still, files)]))
-        return source, address_of(source), info(said)
+        order = [f"The models see these {len(files)} in the order of their numbers."] if len(files) > 1 else []
+        still = [f"{file.name} is animated: the models see its first frame." for file in files if is_animated(file)]
+        return source, address_of(source), info(" ".join([*order, *still]))
     except ValueError as refusal:
         what = "These files" if len(files) > 1 else "This picture"
         return gr.skip(), gr.skip(), error(f"{what} cannot be used: {refusal}")
@@ -69,14 +68,9 @@ def uploaded_pictures(files: Sequence[Path], limits: Limits) -> PictureSource:
         ValueError: a file that cannot be read, or something beyond the limits; one line.
     """
     _check_files(files, limits)
-    longest = _longest(len(files))
+    longest = min(PICTURE_PIXELS, math.isqrt(QUESTION_PIXELS // len(files)))
     pictures = tuple(open_image(file, longest, limits.pixels) for file in files)
     return MediaList(pictures) if len(pictures) > 1 else Picture(upload=pictures[0])
-
-
-def _longest(count: int) -> int:
-    """Return how many pixels the longer side of each of so many pictures may have."""
-    return min(PICTURE_PIXELS, math.isqrt(QUESTION_PIXELS // count))
 
 
 def _check_files(files: Sequence[Path], limits: Limits) -> None:
@@ -99,29 +93,10 @@ def _check_files(files: Sequence[Path], limits: Limits) -> None:
         raise ValueError(f"together they have {sum(sizes):,} bytes, and at most {together:,} are read: choose fewer")
 
 
-def _moves(file: Path) -> bool:
-    try:
-        return is_animated(file)
-    except ValueError:  # no picture: whoever opens it says why
-        return False
-
-
-def _still(file: Path) -> str:
-    """Say that only the first frame of a picture is seen, if it has more."""
-    return f"{file.name} is animated: the models see its first frame." if _moves(file) else ""
-
-
-def _caption(source: PictureSource) -> str:
-    """Say what is seen of an upload that is more than a picture."""
-    if not isinstance(source, MediaList):
-        return ""
-    return f"The models see these {len(source.parts)} in the order of their numbers."
-
-
 @dataclass(frozen=True, slots=True)
 class _Upload:
     session: str
-    value: Any
+    picture: PictureSource
     nbytes: int
     expires: float = math.inf  # seconds of the monotonic clock; set when its visitor leaves
 
@@ -156,8 +131,7 @@ class UploadStore:
             shared = (reference for reference, one in self._files.items() if one.file == picture.file)
             if picture.file is not None and (found := next(shared, None)):
                 return found
-        kind = "pictures" if isinstance(picture, MediaList) else "picture"
-        return self._keep(session, kind, picture, picture.nbytes)
+        return self._keep(session, picture)
 
     def with_reference(self, session: str | None, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values of a handler, the first of them a picture, with the reference in the picture's stead."""
@@ -173,9 +147,8 @@ class UploadStore:
             return NoPicture()
         if not isinstance(reference, str):
             return LostPicture(UNKNOWN)
-        kind = reference.partition(":")[0]
         found = self._files.get(reference) or self._get(reference)
-        return found if isinstance(found, (Picture, MediaList)) else LostPicture(LOST.get(kind, UNKNOWN))
+        return found or LostPicture(LOST if reference.startswith(UPLOAD) else UNKNOWN)
 
     def leave(self, session: str) -> None:
         """Let the uploads of a session expire, and go first when room is needed, unless its visitor comes back."""
@@ -191,32 +164,30 @@ class UploadStore:
         with self._lock:
             return sum(upload.nbytes for upload in self._uploads.values())
 
-    def _keep(self, session: str, kind: str, value: Any, nbytes: int) -> str:
-        reference = f"{kind}:{secrets.token_urlsafe(16)}"
+    def _keep(self, session: str, picture: PictureSource) -> str:
+        reference = UPLOAD + secrets.token_urlsafe(16)
         with self._lock:
             self._drop_expired()
             for name in [name for name, upload in self._uploads.items() if upload.session == session]:
                 del self._uploads[name]
-            self._uploads[reference] = _Upload(session, value, nbytes + ENTRY_BYTES)
+            self._uploads[reference] = _Upload(session, picture, picture.nbytes + ENTRY_BYTES)
             kept = sum(upload.nbytes for upload in self._uploads.values())
             while kept > self._most_bytes and len(self._uploads) > 1:
                 kept -= self._uploads.popitem(last=False)[1].nbytes
         return reference
 
-    def _get(self, reference: Any) -> Any:
+    def _get(self, reference: str) -> PictureSource | None:
         with self._lock:
             self._drop_expired()
-            upload = self._uploads.get(reference) if isinstance(reference, str) else None
+            upload = self._uploads.get(reference)
             if upload is None:
                 return None
             if upload.expires < math.inf:  # its visitor came back
                 self._uploads[reference] = replace(upload, expires=time.monotonic() + SECONDS_AFTER_LEAVING)
             self._uploads.move_to_end(reference)
-            return upload.value
+            return upload.picture
 
     def _drop_expired(self) -> None:
         now = time.monotonic()
         for reference in [name for name, upload in self._uploads.items() if upload.expires <= now]:
             del self._uploads[reference]
-
-

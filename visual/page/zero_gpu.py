@@ -20,7 +20,7 @@ import gradio as gr
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, RunInfo
-from specllava.models.media.media import Pictures
+from specllava.models.media.images import Pictures
 from visual.page.runs import OutOfTime
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ def data_address(picture: Image.Image) -> str:
 
 def small_jpeg(picture: Image.Image) -> bytes:
     """Encode a picture as JPEG, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
-    small = picture.convert("RGB")
+    small = picture.copy()
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     buffer = io.BytesIO()
     small.save(buffer, format="JPEG", quality=JPEG_QUALITY)

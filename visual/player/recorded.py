@@ -60,10 +60,13 @@ class Recorded:
         """The turns of the dialogue, this one first."""
         return (self, *self.later)
 
-    def picture_at(self, turn: int) -> Path | None:
-        """Return the file of the picture that turn number ``turn`` (from 0) is about, the last that came until then."""
-        named = [one for one in self.turns[: turn + 1] if one.image_name]
-        return named[-1].image if named else None
+    @property
+    def pictures(self) -> list[Path | None]:
+        """The file of the picture that each turn is about, the last that came until then."""
+        pictures: list[Path | None] = [None]
+        for turn in self.turns:
+            pictures.append(turn.image if turn.image_name else pictures[-1])
+        return pictures[1:]
 
     @property
     def lead(self) -> DecodeTrace:

@@ -124,8 +124,7 @@ def _example(files: _Files, race: Recorded) -> Example:
 
 
 def _write_frames(files: _Files, name: str, race: Recorded, example: str | None) -> str:
-    pictures = [race.picture_at(turn) for turn in range(len(race.turns))]
-    shown = [data_address(open_image(picture)) if picture else None for picture in pictures]
+    shown = [data_address(open_image(picture)) if picture else None for picture in race.pictures]
     frames = _with_id(race_frames(race, "recorded run", shown[0], example, pictures=shown), name)
     return files.add(f"{name}.json", json.dumps(frames, separators=(",", ":"), ensure_ascii=False).encode())
 

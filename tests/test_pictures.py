@@ -1,0 +1,291 @@
+"""Pictures in every form: the pixels of transformers' own conversion, or what the format's specification says."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin
+from transformers.image_transforms import convert_to_rgb
+
+from specllava.models.media.images import JPEG_PIXELS, MAX_PIXELS, is_animated, open_image, open_media, read_size
+from specllava.pair import Pair
+from visual.page.uploads import read_upload
+
+Pixels = npt.NDArray[Any]
+SIZES = (1, 1), (20, 1), (33, 41)
+RNG = np.random.default_rng(51)
+DEEP = RNG.integers(0, 2**16, (41, 33))
+
+
+def rgb_of(grey: Pixels) -> Pixels:
+    return np.repeat(grey.astype(np.uint8)[..., None], 3, -1)
+
+
+def rescaled(grey: Pixels, white: float) -> Pixels:
+    """Rescale sample depth as the PNG specification has it (13.12): ``floor(sample * 255 / white + 0.5)``."""
+    return rgb_of(np.floor(grey.astype(np.float64) * 255 / white + 0.5))
+
+
+def by_transformers(picture: Image.Image) -> Pixels:
+    return np.asarray(convert_to_rgb(ImageOps.exif_transpose(picture), return_numpy=True))
+
+
+def complaint(source: Any, **limits: int) -> str:
+    """Return the one line with which a picture is refused."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        open_image(source, **limits)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def noise(mode: str, size: tuple[int, int] = (33, 41)) -> Image.Image:
+    """Random samples, a palette and a transparent colour where the mode has them."""
+    data = RNG.integers(0, 256, size[0] * size[1] * 4, np.uint8).tobytes()
+    picture = Image.frombytes(mode, size, data[: len(Image.new(mode, size).tobytes())])
+    if mode in ("P", "PA"):
+        picture.putpalette(RNG.integers(0, 256, 768, np.uint8).tobytes())
+    return picture
+
+
+# ------------------------------------------------------------------------------------------- modes of Pillow
+
+BY_TRANSFORMERS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+BY_ARITHMETIC: dict[str, Callable[[Image.Image], Pixels]] = {
+    "La": lambda picture: rgb_of(255 - np.asarray(picture)[..., 1] + np.asarray(picture)[..., 0]),
+    "RGBa": lambda picture: 255 - np.asarray(picture)[..., 3:] + np.asarray(picture)[..., :3],
+    "I;16": lambda picture: rescaled(np.frombuffer(picture.tobytes(), "<u2").reshape(picture.size[::-1]), 65535),
+    "I;16B": lambda picture: rescaled(np.frombuffer(picture.tobytes(), ">u2").reshape(picture.size[::-1]), 65535),
+    "F": lambda picture: rescaled(np.asarray(picture), 1),
+    "I": lambda picture: rescaled(np.asarray(picture), 2**31 - 1),
+}
+BY_ARITHMETIC |= {"I;16L": BY_ARITHMETIC["I;16"], "I;16N": BY_ARITHMETIC["I;16"]}
+
+
+def drawn(mode: str, size: tuple[int, int]) -> Image.Image:
+    if mode in ("La", "RGBa"):  # no colour is above its alpha
+        return noise("LA" if mode == "La" else "RGBA", size).convert(mode)
+    shape = size[::-1]
+    if mode in "FI":
+        values = RNG.random(shape) if mode == "F" else RNG.integers(2**16, 2**31, shape)
+        return Image.fromarray(values.astype("f4" if mode == "F" else "i4"))
+    return noise(mode, size)
+
+
+@pytest.mark.parametrize("mode", sorted(Image.MODES))
+def test_every_mode_of_pillow_is_read_as_transformers_or_its_specification_has_it(tiny: Pair, mode: str) -> None:
+    for size in SIZES:
+        picture = drawn(mode, size)
+        before = picture.tobytes()
+        expected = by_transformers(picture) if mode in BY_TRANSFORMERS else BY_ARITHMETIC[mode](picture)
+        seen = open_image(picture)
+        apart = np.abs(np.asarray(seen).astype(int) - expected)
+        assert seen.mode == "RGB" and apart.max() <= (mode not in BY_TRANSFORMERS), mode
+        assert picture.tobytes() == before and picture.mode == mode
+        assert tiny.prompt(picture, "What?").image_sizes == (size,)
+
+
+# -------------------------------------------------------------------------------------------------------- files
+
+
+def png(depth: int, kind: int, row: bytes, hidden: bytes, width: int, height: int = 1) -> bytes:
+    """Write a PNG of one row, of a depth that Pillow does not write or of a size that is not true."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"tRNS", hidden), chunk(b"IDAT", zlib.compress(b"\0" + row))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def claiming(width: int, height: int) -> bytes:
+    """Write a PNG that claims a size and holds next to nothing: whoever decodes it complains of something else."""
+    return png(8, 2, b"", b"\0" * 6, width, height)
+
+
+def encoded(picture: Image.Image, kind: str, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **how)
+    return buffer.getvalue()
+
+
+def turned(orientation: int = 6) -> Image.Exif:
+    made = Image.Exif()
+    made[ExifTags.Base.Orientation] = orientation
+    return made
+
+
+def xmp() -> PngImagePlugin.PngInfo:
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("XML:com.adobe.xmp", '<x:xmpmeta><a tiff:Orientation="8"/></x:xmpmeta>')
+    return info
+
+
+SHORTS = struct.Struct(">HH")
+FILES: dict[str, tuple[bytes, Pixels | None]] = {  # without pixels transformers says what they are
+    "rgba.png": (encoded(noise("RGBA"), "PNG"), None),
+    "grey-alpha.png": (encoded(noise("LA"), "PNG"), None),
+    "palette-one.png": (encoded(noise("P"), "PNG", transparency=3), None),
+    "palette-alpha.png": (encoded(noise("P"), "PNG", transparency=bytes(range(256))), None),
+    "grey.png": (png(8, 0, b"\7\x0b\7", b"\0\7", 3), rgb_of(np.array([[255, 11, 255]]))),
+    "grey-1.png": (png(1, 0, b"\x50", b"\0\0", 4), rgb_of(np.full((1, 4), 255))),
+    "grey-2.png": (png(2, 0, b"\x1b", b"\0\1", 4), rgb_of(np.array([[0, 255, 170, 255]]))),
+    "grey-4.png": (png(4, 0, b"\x5a", b"\0\5", 2), rgb_of(np.array([[255, 170]]))),
+    "grey-16.png": (png(16, 0, SHORTS.pack(4660, 4661), b"\x12\x34", 2), rgb_of(np.array([[255, 18]]))),
+    "colour.png": (png(8, 2, bytes(range(6)), b"\0\0\0\1\0\2", 2), np.array([[[255] * 3, [3, 4, 5]]])),
+    "colour-16.png": (
+        png(16, 2, SHORTS.pack(4660, 1) * 3, SHORTS.pack(4660, 1) + b"\x12\x34", 2),
+        np.array([[[255] * 3, [0, 18, 0]]]),
+    ),
+    "ramp-16.png": (encoded(Image.fromarray(DEEP.astype(np.uint16)), "PNG"), rescaled(DEEP, 65535)),
+    "alpha.webp": (encoded(noise("RGBA"), "WEBP", lossless=True, exact=True), None),
+    "lossy.webp": (encoded(noise("RGBA"), "WEBP", exif=turned()), None),
+    "alpha.bmp": (encoded(noise("RGBA"), "BMP"), None),
+    "frames.gif": (encoded(noise("P"), "GIF", save_all=True, append_images=[noise("P")], transparency=3), None),
+    "frames.webp": (encoded(noise("RGB"), "WEBP", save_all=True, append_images=[noise("RGB")], lossless=True), None),
+    "frames.png": (encoded(noise("RGBA"), "PNG", save_all=True, append_images=[noise("RGBA")]), None),
+    "ink.jpg": (encoded(noise("CMYK"), "JPEG"), None),
+    "phone.jpg": (encoded(noise("RGB"), "MPO", save_all=True, append_images=[noise("L")], exif=turned()), None),
+    "turned.png": (encoded(noise("LA"), "PNG", exif=turned(5)), None),
+    "turned-xmp.png": (encoded(noise("RGB"), "PNG", pnginfo=xmp()), None),
+    **{f"turned-{number}.jpg": (encoded(noise("RGB"), "JPEG", exif=turned(number)), None) for number in range(1, 9)},
+}
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_shows_what_transformers_reads_of_it_however_it_is_given(tiny: Pair, name: str, tmp_path: Path) -> None:
+    data, pixels = FILES[name]
+    file = tmp_path / name
+    file.write_bytes(data)
+    expected = by_transformers(Image.open(file)) if pixels is None else pixels
+    with file.open("rb") as opened:
+        for source in (file, str(file), data, bytearray(data), memoryview(data), io.BytesIO(data), opened, opened,
+                       Image.open(file)):  # fmt: skip
+            seen = open_image(source)
+            assert np.asarray(seen).tolist() == expected.tolist(), type(source).__name__
+            assert open_image(seen).tobytes() == seen.tobytes(), "an upright picture is turned no further"
+        assert not opened.closed
+    if pixels is None:
+        shown = [ImageOps.exif_transpose(Image.open(file))]
+        asked = tiny.processor.image_processor(shown, return_tensors="pt")["pixel_values"]
+        assert torch.equal(tiny.prompt(data, "What?").image_inputs["pixel_values"].float(), asked.float())
+    assert read_size(file) == expected.shape[:2]
+    assert is_animated(file) == name.startswith("frames")
+    said = json.loads(read_upload([str(file)])[2] or "{}").get("text", "")
+    assert said == (f"{name} is animated: the models see its first frame." if name.startswith("frames") else "")
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_photo_of_many_pixels_is_decoded_at_a_part_of_its_size(tmp_path: Path, progressive: bool):
+    file = tmp_path / "photo.jpg"
+    Image.new("RGB", (6000, 4000), "red").save(file, exif=turned(6), progressive=progressive)
+    assert MAX_PIXELS < 6000 * 4000
+    assert open_image(file).size == (2000, 3000) and read_size(file) == (3000, 2000)
+    assert open_image(file, longest=1344).size == (896, 1344)
+    Image.new("RGB", (400, 300)).save(file)
+    assert open_image(file, most=30_000).size == (200, 150)
+    assert "at most 116,000 in all" in complaint(file, most=29_000)
+    huge = tmp_path / "huge.jpg"
+    Image.new("L", (8100, 8000)).save(huge)
+    assert f"at most {JPEG_PIXELS * MAX_PIXELS:,} in all" in complaint(huge)
+
+
+def test_a_picture_is_shrunk_to_what_is_asked_for_and_never_enlarged(tmp_path: Path):
+    file = tmp_path / "drawing.png"
+    Image.new("P", (3000, 1500)).save(file)
+    assert open_image(file, longest=1000).size == (1000, 500)
+    assert open_image(file, longest=4000).size == open_image(file).size == (3000, 1500)
+    picture = Image.new("RGB", (3000, 1500))
+    assert open_image(picture, longest=1000).size == (1000, 500) and picture.size == (3000, 1500)
+
+
+# ------------------------------------------------------------------------------------------------------- arrays
+
+BYTES = RNG.integers(0, 256, (41, 33, 4), np.uint8)
+ARRAYS: dict[str, tuple[Any, Pixels]] = {
+    "grey": (BYTES[..., 0], rgb_of(BYTES[..., 0])),
+    "one channel": (BYTES[..., :1], rgb_of(BYTES[..., 0])),
+    "grey and alpha": (BYTES[..., 2:], by_transformers(Image.fromarray(BYTES[..., 2:]))),
+    "colours": (BYTES[..., :3], BYTES[..., :3]),
+    "colours and alpha": (BYTES, by_transformers(Image.fromarray(BYTES))),
+    "colours first": (BYTES[..., :3].transpose(2, 0, 1), BYTES[..., :3]),
+    "a tensor": (torch.from_numpy(BYTES).permute(2, 0, 1), by_transformers(Image.fromarray(BYTES))),
+    "long integers": (BYTES[..., :3].astype(np.int64), BYTES[..., :3]),
+    "shorts": (DEEP.astype(np.uint16), rescaled(DEEP, 65535)),
+    "integers of 16 bits": (DEEP, rescaled(DEEP, 65535)),
+    "integers of 31 bits": (DEEP * 2**15, rescaled(DEEP * 2**15, 2**31 - 1)),
+    "true and false": (DEEP > 9999, rescaled(DEEP > 9999, 1)),
+    "floats": (DEEP / 65535, rescaled(DEEP / 65535, 1)),
+    "every other": (BYTES[::-2, ::2, :3], BYTES[::-2, ::2, :3]),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_is_a_picture(name: str) -> None:
+    array, expected = ARRAYS[name]
+    assert np.asarray(open_image(array)).tolist() == expected.tolist()
+    assert [one.size for one in open_media([array, None, array])] == [expected.shape[1::-1]] * 2
+    assert [one.size for one in open_media(array)] == [expected.shape[1::-1]]
+
+
+TEXT = PngImagePlugin.PngInfo()
+TEXT.add_text("Comment", "x" * 3_000_000, zip=True)
+NO_PICTURE = "the image is not a readable image: use one of PNG, JPEG"
+NUMBERS = "numbers for height, width and 1 to 4 channels are read"
+RANGE = "integers are read from 0 (black), floats from 0 to 1 (white): scale them"
+ADDRESSES = (
+    "https://example.org/a.png", "http://[::1", "file:///etc/a.png", "ftp://x/a", "s3://x/a", "data:image/png;base64,",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        *((kind(one), f"{one} is an address, and none is opened: save the picture and give its path")
+          for one in ADDRESSES for kind in (str, Path)),
+        ("no.png", "no image file at no.png"),
+        (Path("/tmp"), "no image file at /tmp"),
+        ("x" * 9999, "no image file at " + "x" * 9999),
+        ("a\0b", "no image file at a\0b"),
+        (17, "a picture cannot be of the type int: give a path, bytes, a binary file, an array or Pillow's"),
+        (io.StringIO("x"), "a picture cannot be of the type StringIO: give a path, bytes, a binary file"),
+        (b"", NO_PICTURE),
+        (b"I am a text.\n", NO_PICTURE),
+        (b"%PDF-1.4 ...", NO_PICTURE),
+        (b"\x89PNG\r\n\x1a\n", "the image "),
+        (claiming(40, 40), "the image cannot be read as an image"),
+        (encoded(noise("RGB"), "PNG", pnginfo=TEXT), "the image cannot be read as an image: Decompressed data too"),
+        (claiming(4_001, 4_000), "the image has 4001 x 4000 pixels: at least 1 and at most 16,000,000 in all are read"),
+        (claiming(7_000, 7_000), "the image has 7000 x 7000 pixels: at least 1 and at most 16,000,000 in all are read"),
+        (claiming(10**5, 10**5), "the image has 10,000,000,000 pixels: at most 16,000,000 in all are read"),
+        (claiming(2**31 - 1, 2**31 - 1), f"the image has {(2**31 - 1) ** 2:,} pixels: at most 16,000,000 in all are"),
+        *((narrow, f"the image has {size[0]} x {size[1]} pixels: one side may be 20 times the other")
+          for size in ((1, 21), (21, 1), (4, 900)) for narrow in (Image.new("RGB", size), claiming(*size))),
+        (np.zeros(9), f"the image is an array of float64 with the shape (9,): {NUMBERS}"),
+        (np.zeros((0, 9)), f"the image is an array of float64 with the shape (0, 9): {NUMBERS}"),
+        (np.zeros((8, 8, 5)), f"the image is an array of float64 with the shape (8, 8, 5): {NUMBERS}"),
+        (np.zeros((2, 8, 8, 3)), f"the image is an array of float64 with the shape (2, 8, 8, 3): {NUMBERS}"),
+        (np.array([["a"]]), f"the image is an array of <U1 with the shape (1, 1): {NUMBERS}"),
+        (np.full((9, 9), -1), f"the image has samples from -1 to -1: {RANGE}"),
+        (np.full((9, 9), 255.0), f"the image has samples from 255 to 255: {RANGE}"),
+        (np.full((9, 9), np.nan), f"the image has samples from nan to nan: {RANGE}"),
+        (np.full((9, 9), 2**31), f"the image has samples from 2.14748e+09 to 2.14748e+09: {RANGE}"),
+        (Image.new("F", (9, 9), 3.5), f"the image has samples from 3.5 to 3.5: {RANGE}"),
+    ],
+)  # fmt: skip
+def test_what_is_no_picture_is_refused_in_one_line(source: Any, line: str, tmp_path: Path) -> None:
+    assert complaint(source).startswith(line)
+    if isinstance(source, bytes):
+        (tmp_path / "x.png").write_bytes(source)
+        assert complaint(tmp_path / "x.png").startswith(line.replace("the image", "x.png"))
