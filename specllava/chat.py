@@ -12,12 +12,12 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
+from specllava.models.checkpoints.chat_template import Message
 from specllava.models.checkpoints.tokens import escape_special_tokens, special_tokens
 from specllava.models.families.interface import ImageFeatures
 from specllava.models.media.media import Pictures, open_media
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.prompt_builder import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.core.race_file import dialogue_json, race_json
 from specllava.lab.grounding import ground
+from specllava.models.checkpoints.chat_template import Message
 from specllava.pair import Pair
-from specllava.runtime.prompt_builder import Message
 
 PICTURE_SIZE = 512
 

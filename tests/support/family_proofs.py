@@ -47,7 +47,7 @@ def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
             "role": one["role"],
             "content": [{"type": "text", "text": one["content"]}]
             if isinstance(one["content"], str)
-            else [part | {"text": part["text"].strip()} if part["type"] == "text" else part for part in one["content"]],
+            else one["content"],
         }
         for one in checkpoints.messages(number)
     ]

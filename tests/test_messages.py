@@ -1,0 +1,123 @@
+"""Messages reach the template as they were given: the judge is transformers' own ``apply_chat_template`` over them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import checkpoints, models
+from support.family_kinds import KINDS
+from support.text_models import CHATML, GEMMA, INST, LLAMA3, PHI3
+from test_bad_input import complaint
+from test_distill_data import LLAVA_HF
+
+from specllava.pair import Pair
+
+END = "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+EACH = "{% for m in messages %}{{ m['role'] }}"
+PART = "{% for c in content %}{% if c.type == 'image' %}<image>{% else %}{{ c.text }}{% endif %}{% endfor %}"
+SYSTEM_TEXT = (  # as Pixtral's: the system's content is a text, the user's has parts
+    "{% if messages[0].role == 'system' %}{{ '[S]' + messages[0].content + '[/S]' }}{% endif %}"
+    "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{% set content = m.content %}" + PART + END
+)
+Form = type[str] | type[list[Any]]
+TEMPLATES: dict[str, tuple[str, Form, Form]] = {  # template, and what it reads of the user and of the system
+    "joined by ~": (EACH + "{{ ': ' ~ m['content'] }}" + END, str, str),
+    "printed": (EACH + ": {{ m['content'] }} " + END, str, str),
+    "joined by +": (EACH + "{{ ': ' + m['content'] }}" + END, str, str),
+    "stripped": (EACH + "{{ m.content.strip() }}" + END, str, str),
+    "trimmed": (EACH + "{{ m.content | trim }}" + END, str, str),
+    "as JSON": (EACH + "{{ m.content | tojson }}" + END, str, str),
+    "sliced": (EACH + "{% set text = m.content %}{{ text[:9] }}{{ text[9:] }}" + END, str, str),
+    "parts": (EACH + ": {% set content = m.content %}" + PART + END, list, list),
+    "a macro": (
+        "{% macro write(content) %}" + PART + "{% endmacro %}" + EACH + "{{ write(m.content) }}" + END, list, list
+    ),
+    "parts trimmed": (EACH + "{% for c in m.content %}{{ c.text | trim }}{% endfor %}" + END, list, list),
+    "the first part": (EACH + "{{ m.content[0].text }}" + END, list, list),
+    "a text or parts": (EACH + "{% if m.content is string %}({{ m.content }}){% else %}{% set content = m.content %}"
+                        + PART + "{% endif %}" + END, str, str),
+    "system as a text": (SYSTEM_TEXT, list, str),
+    "llava": (LLAVA_HF, list, list), "llava_next": (checkpoints.TEMPLATES["llava_next"], list, list),
+    "chatml": (CHATML, str, str), "llama": (LLAMA3, str, str), "mistral": (INST, str, str), "gemma": (GEMMA, str, str),
+    "phi3": (PHI3, str, str),
+} | {name: (KINDS[name].template, list, list) for name in ("llava_onevision", "internvl", "idefics3", "smolvlm",
+                                                           "qwen2_vl", "qwen3_vl", "gemma3")}  # fmt: skip
+TEXTS = ("What is this?", "  def f(x):\n    return x\n\n", "\n1. one\n2. two \t", "a  b ")
+
+
+def with_template(template: Any) -> Pair:
+    pair = models.pair(None)
+    pair = replace(pair, processor=copy.copy(pair.processor))
+    pair.processor.chat_template = template
+    return pair
+
+
+def formed(chat: list[dict[str, Any]], user: Form, system: Form) -> list[dict[str, Any]]:
+    """The messages in the form that a template reads, converted by hand."""
+    forms = {"user": user, "assistant": user, "system": system}
+    return [one | {"content": one["content"] if forms[one["role"]] is str else
+                   [{"type": "text", "text": one["content"]}]} for one in chat]  # fmt: skip
+
+
+def judged(pair: Pair, chat: list[dict[str, Any]], pictures: list[Any]) -> list[int]:
+    """What transformers' processor makes of a chat."""
+    text = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
+    begun = text.startswith(pair.processor.tokenizer.bos_token)
+    read = pair.processor(images=[pictures] if pictures else None, text=text, add_special_tokens=not begun)
+    ids: list[int] = read["input_ids"][0]
+    return ids
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_texts_are_in_the_prompt_as_transformers_writes_them(name: str) -> None:
+    """Plain, with indentation and blank ends, in a dialogue, after a system turn; given as a text and as a part."""
+    template, user, system = TEMPLATES[name]
+    pair = with_template(template)
+    for number, text in enumerate(TEXTS):
+        turn = {"role": "user", "content": text}
+        before = [{"role": "user", "content": "Hi\n"}, {"role": "assistant", "content": " Yes.\n"}]
+        for chat in ([turn], [*before, turn], [{"role": "system", "content": TEXTS[number - 1]}, *before, turn]):
+            if name == "mistral" and len(chat) == 4:
+                continue  # which writes a system turn as it would an answer
+            wanted = judged(pair, formed(chat, user, system), [])
+            assert pair.prompt(None, chat).input_ids[0].tolist() == wanted
+            if name != "a text or parts":  # there both are right, and differ
+                given = formed(chat, list, list)
+                if user is str:  # a text in two parts is one
+                    given[-1]["content"] = [{"type": "text", "text": one} for one in (text[:3], text[3:])]
+                assert pair.prompt(None, given).input_ids[0].tolist() == wanted
+    assert pair.prompt(None, TEXTS[1]).text == TEXTS[1]
+
+
+@pytest.mark.parametrize("name", ["parts", "a macro", "a text or parts", "system as a text", "llava", "llava_next"])
+@pytest.mark.parametrize("order", ["tp", "pt", "tptpt", "ptp", "ttpp", "pttt"])
+def test_parts_keep_their_order(name: str, order: str) -> None:
+    pair, one = with_template(TEMPLATES[name][0]), models.picture(1)
+    parts: list[dict[str, Any]] = [
+        {"type": "text", "text": f" part {number}:\n"} if kind == "t" else {"type": "image", "image": one}
+        for number, kind in enumerate(order)
+    ]
+    shown = [{"type": "image"} if part["type"] == "image" else part for part in parts]
+    wanted = judged(pair, [{"role": "user", "content": shown}], [one] * order.count("p"))
+    assert pair.prompt(None, [{"role": "user", "content": parts}]).input_ids[0].tolist() == wanted
+    texts = [part for part in parts if part["type"] == "text"]
+    first = judged(pair, [{"role": "user", "content": [{"type": "image"}, *texts]}], [one])
+    assert pair.prompt(one, [{"role": "user", "content": texts}]).input_ids[0].tolist() == first
+
+
+@pytest.mark.parametrize(("template", "asked", "words"), [
+    (TEMPLATES["joined by +"][0], models.picture(0), "shows no pictures: ask without one, or give a template"),
+    (TEMPLATES["parts trimmed"][0], models.picture(0), "shows no pictures"),
+    ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", None, "writes no message of the system"),
+    ("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+     "{{ m.content }}{% endfor %}", None, "fails: TemplateError: no system here"),
+    ("{{ bos_token }}", None, "writes no message of the "),
+    (None, None, "target 0 has no chat template: name a file with one with --chat-template"),
+    ({"rag": "", "tools": ""}, None, "target 0 has chat templates called rag, tools and no default"),
+])  # fmt: skip
+def test_what_a_template_would_leave_out_is_refused(template: Any, asked: Any, words: str) -> None:
+    chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    assert words in complaint(lambda: with_template(template).prompt(asked, "Hi" if asked else chat))
