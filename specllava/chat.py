@@ -60,10 +60,11 @@ class Chat:
 
     Args:
         turns: of a saved dialogue; the next question reads them again.
+        system: text of the system turn, if there is one. It may be changed: the next question reads all again.
     """
 
-    def __init__(self, pair: Pair, turns: Sequence[Turn] = ()) -> None:
-        self._pair = pair
+    def __init__(self, pair: Pair, turns: Sequence[Turn] = (), system: str | None = None) -> None:
+        self._pair, self.system = pair, system
         self._turns: tuple[Turn, ...] = tuple(turns)
         self._running: Generator[RaceEvent] | None = None
         self.forget()
@@ -164,7 +165,7 @@ class Chat:
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
         special = special_tokens(self._pair.processor.tokenizer)
-        messages: list[Message] = []
+        messages: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
         for turn in turns:
             # A model that spells a special token must not open an image slot, or end its turn.
             answer = escape_special_tokens(turn.answer, special)

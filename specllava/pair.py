@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import build_rule
+from specllava.core.question import Messages
 from specllava.core.race import Race
 from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
@@ -34,7 +35,7 @@ from specllava.models.media.media import Pictures, open_media
 from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.padded_passes import COLUMNS
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
+from specllava.runtime.prompt_builder import PromptBuilder, check_room
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import copy
+import json
+import shlex
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support import checkpoints, models
 from support.family_kinds import KINDS
 from support.text_models import CHATML, GEMMA, INST, LLAMA3, PHI3
 from test_bad_input import complaint
 from test_distill_data import LLAVA_HF
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from specllava.chat import Chat
+from specllava.cli.main import main
+from specllava.core.config import DecodingConfig
+from specllava.core.limits import Limits
 from specllava.pair import Pair
+from visual.page.controls import described_settings
+from visual.page.pictures import NoPicture
+from visual.page.run_requests import RunRequest
+from visual.page.runs import check_request
 
 END = "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 EACH = "{% for m in messages %}{{ m['role'] }}"
@@ -121,3 +135,76 @@ def test_parts_keep_their_order(name: str, order: str) -> None:
 def test_what_a_template_would_leave_out_is_refused(template: Any, asked: Any, words: str) -> None:
     chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
     assert words in complaint(lambda: with_template(template).prompt(asked, "Hi" if asked else chat))
+
+
+# --- every way in ---------------------------------------------------------------------------------------------------
+
+TOY = Path(__file__).resolve().parents[1] / "assets" / "toy" / "target"
+SYSTEM, ASKED = " Be brief.\n", "Describe this.\n"
+TURNS: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ASKED}]
+
+
+@pytest.mark.parametrize("command", ["generate", "compare", "compare --b \"--depth 3\""])
+def test_a_command_reads_a_system_turn_and_a_template_of_a_file(command: str, tmp_path: Path) -> None:
+    """By the answer of transformers' ``generate`` on the prompt that its processor writes by that template."""
+    file = tmp_path / "own.jinja"
+    file.write_text(TEMPLATES["joined by +"][0], encoding="utf-8")
+    given = ["--system", SYSTEM, "--prompt", ASKED, "--chat-template", str(file), "--max-new-tokens", "12"]
+    sides = ["--trace", str(tmp_path / "race.json")] if "--b" in command else ["--json", str(tmp_path / "out.json")]
+    assert main([*shlex.split(command), *given, *sides]) == 0
+    model, processor = AutoModelForImageTextToText.from_pretrained(TOY).eval(), AutoProcessor.from_pretrained(TOY)
+    text = processor.apply_chat_template(TURNS, chat_template=file.read_text(), add_generation_prompt=True)
+    read = processor(text=text, return_tensors="pt")
+    answer = model.generate(**read, do_sample=False, max_new_tokens=12)[0, read["input_ids"].shape[1] :].tolist()
+    found = json.loads(Path(sides[1]).read_text())
+    text = processor.decode(answer, skip_special_tokens=True).strip()
+    assert (found["b"]["trace"] if "--b" in command else found["speculative"])["text"] == text
+
+
+def test_a_dialogue_begins_with_its_system_turn_which_may_change() -> None:
+    pair = models.pair("mixed")
+    chat, turns = Chat(pair, system=SYSTEM), TURNS[:1]
+    for question, system in ((ASKED, SYSTEM), ("Why?", SYSTEM), ("Really?", "Be long."), ("No?", "Be long.")):
+        chat.system, turns[0] = system, {"role": "system", "content": system}
+        turns = [*turns, {"role": "user", "content": question}]
+        trace = chat.ask(question, None, DecodingConfig(max_new_tokens=6))
+        ids = torch.tensor([judged(pair, formed(turns, list, list), [])])
+        whole = pair.target.generate(ids, do_sample=False, max_new_tokens=6, pad_token_id=0)
+        assert trace.token_ids == tuple(whole[0, ids.shape[1] :].tolist())
+        turns.append(chat.messages[-1])
+    assert chat.messages[0] == turns[0]
+
+
+def test_the_page_sends_the_system_turn_as_it_was_typed() -> None:
+    for typed, messages in ((SYSTEM, TURNS), ("", ASKED), (None, ASKED)):
+        request = RunRequest(NoPicture(), ASKED, {"system": typed})
+        assert check_request(request, "a", Limits()).messages == messages
+    assert described_settings({"system": SYSTEM})["summary"].endswith(" · a system turn")
+    for typed, words in (("x" * 11, "the length of system is 11, and at most 10"), (7, "system = 7: a text")):
+        described = described_settings({"system": typed}, Limits(prompt_characters=10))
+        assert words in described["summary"] and described["refused"]
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"])
+def test_the_template_is_read_where_transformers_reads_it(place: str, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(TOY, tmp_path / "target"))
+    (target / "chat_template.jinja").unlink()
+    template = TEMPLATES["trimmed"][0]
+    fields = json.loads((target / place).read_text()) if place == "tokenizer_config.json" else {}
+    text = template if place.endswith("jinja") else json.dumps(fields | {"chat_template": template})
+    (target / place).write_text(text, encoding="utf-8")
+    pair, reads = Pair.load(target), AutoProcessor.from_pretrained(TOY)
+    written = reads.apply_chat_template(TURNS, chat_template=template, add_generation_prompt=True)
+    assert pair.prompt(None, TURNS).input_ids[0].tolist() == reads(text=written)["input_ids"][0]
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (None, "there is no such file"), (b"\xff", "is no UTF-8 text: byte 1 is none"), (b"x" * 2**21, "2,097,152 bytes"),
+    (b"{% for %}", "fails: TemplateSyntaxError"), (b"Hello", "writes no message of the user"), (b"", "is empty"),
+])  # fmt: skip
+def test_a_file_that_is_no_template_is_refused_before_the_weights(content: Any, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    if content is not None:
+        file.write_bytes(content)
+    line = complaint(lambda: Pair.load(TOY, chat_template=file))
+    assert words in line and str(file) in line

@@ -11,6 +11,7 @@ from rich.console import Console
 from specllava.cli.comparison import ComparisonOptions, run_comparison
 from specllava.cli.options import AnswerOptions, picture_beside, write_json
 from specllava.core.files import write_whole
+from specllava.core.question import with_system
 from specllava.core.race_file import race_json
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Compare(AnswerOptions):
         from specllava.core.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
-        traces = pair.compare(media, prompt, decoding)
+        traces = pair.compare(media, with_system(prompt, self.system), decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):

@@ -106,7 +106,11 @@ def run_comparison(
     """
     outputs = {"csv": options.csv, "markdown": options.markdown, "traces": options.traces}
     check_outputs(json=common.json, trace=common.trace, **outputs)
-    ask, count = _questions(options, image, prompt)
+    chosen_questions, count = _questions(options, image, prompt)
+
+    def ask() -> Iterable[Question]:
+        return (replace(one, system=common.system) for one in chosen_questions())
+
     if common.trace and count > 1:
         raise ValueError(f"--trace holds one race, and there are {count} questions: write them to --traces")
     chosen = side_options(common, options)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
-LOADING = ("device", "dtype", "device_map", "quantization", "context")  # options of a pair that Pair.load takes
+LOADING = ("device", "dtype", "device_map", "quantization", "chat_template", "context")  # options for Pair.load
 Typed = Annotated[frozenset[str], tyro.conf.Suppress]  # options of decoding that the command line names
 
 
@@ -79,6 +79,9 @@ class PairOptions:
     """Give the tokens of the target alone in any precision. Every pass has 32 rows, and of a tree only the first branch
     is verified, which costs tokens per pass. Refused where the device's kernels do not allow it."""
 
+    chat_template: Path | None = None
+    """File of a chat template (jinja), in place of the checkpoint's own."""
+
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
     the target can hold and there is memory for."""
@@ -131,6 +134,9 @@ class AnswerOptions:
     """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
 
     media: MediaOptions = field(default_factory=MediaOptions)
+
+    system: str | None = None
+    """Text of a system turn in front of the question."""
 
     json: Path | None = None
     """Write token ids and text to this file."""

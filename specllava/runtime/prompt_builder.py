@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.errors import is_panic
+from specllava.core.question import Messages
 from specllava.models.checkpoints.chat_template import Content, Message, apply_template, text_of
 from specllava.models.checkpoints.language_model import input_device
 from specllava.models.checkpoints.tokens import beginning, bos_options, check_text, special_tokens
@@ -25,7 +26,6 @@ from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
 from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_device
 
-Messages = str | Sequence[Message]
 TURNS = ("user", "assistant")
 
 
@@ -53,7 +53,8 @@ def as_chat(
     for number, message in enumerate(plain):
         content, media = _content(number, message)
         role, text = roles[number], text_of(content)
-        whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
+        names = {0: "the system turn"} if begun else {}
+        whose = (names | {len(plain) - 1: "the prompt"}).get(number, f"message {number}")
         if role == "user" and not text.strip():  # others may be empty
             raise ValueError(f"{whose} is empty")
         check_text(text, special, whose)

@@ -29,7 +29,7 @@ from specllava.core.race_file import race_json
 from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.admission import RunRate, check_early
 from visual.page.app_state import AppState
-from visual.page.controls import FIELDS, check_options, limit_option
+from visual.page.controls import FIELDS, SYSTEM, SYSTEM_OPTION, check_options, limit_option, read_system
 from visual.page.model_choice import DRAFT, OWN, DraftChoices, chosen_models, read_draft
 from visual.page.notices import text_of
 from visual.page.pictures import NoPicture, PictureSource
@@ -242,7 +242,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         begin = backend.answer if endpoint.alone else backend.race
-        events = begin(inputs.picture.open(), inputs.question, config)
+        events = begin(inputs.picture.open(), inputs.messages, config)
         return CallRun(endpoint, backend, events, is_wanted, leave)
 
     return RunKind(endpoint.name, "the call", "", RunRequest, start)
@@ -251,7 +251,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
 def _handler(endpoint: Endpoint, state: AppState, rate: RunRate) -> Callable[..., Any]:
     """Make what answers a call: a generator where answers are streamed, otherwise a function."""
 
-    names = [*FIELDS, *_draft_parameter(state.choices), MORE]
+    names = [*FIELDS, *_draft_parameter(state.choices), MORE, SYSTEM]
 
     def answers(request: gr.Request, image: Any, question: Any, *options: Any) -> Generator[Any]:
         try:
@@ -307,6 +307,7 @@ def _request(image: Any, question: Any, options: dict[str, Any], state: AppState
             raise ValueError(f"the drafter {options['drafter']} uses no draft model: leave draft or drafter out")
         options["drafter"] = f"{DRAFT}{draft}"
     images = [image, *_check_list(options.pop(MORE))]
+    read_system(options, state.limits)
     chosen_models(state.others, read_draft(options))
     return RunRequest(_pictures(images, state.limits), shorten_question(question), options)
 
@@ -351,7 +352,8 @@ def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) 
         parameters.append(Parameter(name, kind, default=usual, annotation=str))
         lines.append(f"    {name}: {about}")
     parameters.append(Parameter(MORE, kind, default=[], annotation=list[PictureFile]))
-    lines.append(f"    {MORE}: {MORE_IMAGES}")
+    parameters.append(Parameter(SYSTEM, kind, default="", annotation=str))
+    lines += [f"    {MORE}: {MORE_IMAGES}", f"    {SYSTEM}: {SYSTEM_OPTION['help']}"]
     returns, about = endpoint.returns
     lines += ["", "Returns:", f"    {about}"]
     documented: Any = handler

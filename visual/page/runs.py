@@ -38,7 +38,8 @@ from specllava.core.config import DecodingConfig
 from specllava.core.errors import is_out_of_memory
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals
-from visual.page.controls import decoding_config
+from specllava.core.question import Messages, with_system
+from visual.page.controls import decoding_config, read_system
 from visual.page.model_choice import OWN, read_draft
 from visual.page.notices import error, failure, info, refusal_notice, warning
 from visual.page.pictures import NoPicture, PictureSource
@@ -79,6 +80,12 @@ class RunInputs:
     config: DecodingConfig
     more: Any
     draft: str = OWN
+    system: str | None = None
+
+    @property
+    def messages(self) -> Messages:
+        """The question as a pair takes it, after the system turn."""
+        return with_system(self.question, self.system)
 
 
 class Backend(Protocol):
@@ -222,7 +229,8 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     if request.picture is None:
         raise ValueError("choose a picture first, or No picture")
     check_question(request.question, limits.prompt_characters)
-    return RunInputs(session, request.picture, request.question, config, request.more, read_draft(request.settings))
+    draft, system = read_draft(request.settings), read_system(request.settings, limits)
+    return RunInputs(session, request.picture, request.question, config, request.more, draft, system)
 
 
 def waiting_notice(position: QueuePosition | None) -> str:

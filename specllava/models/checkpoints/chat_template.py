@@ -46,12 +46,13 @@ def apply_template(
     return written
 
 
-def use_template(processor: ProcessorMixin, file: Path) -> None:
+def use_template(processor: ProcessorMixin, given: str | Path) -> None:
     """Replace the template of a checkpoint by that of a file.
 
     Raises:
         ValueError: no such file, one that is no template's, or a template that cannot write a question.
     """
+    file = Path(given)
     if not file.is_file():
         raise ValueError(f"--chat-template {file}: there is no such file")
     if (size := file.stat().st_size) > MOST_BYTES:
@@ -60,6 +61,8 @@ def use_template(processor: ProcessorMixin, file: Path) -> None:
         template = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"--chat-template {file} is no UTF-8 text: byte {error.start + 1} is none") from error
+    if not template:
+        raise ValueError(f"--chat-template {file} is empty")
     processor.tokenizer.chat_template = template
     if not isinstance(processor, TextProcessor):
         processor.chat_template = template

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
@@ -21,6 +22,7 @@ class LoadOptions:
         dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
         device_map: let accelerate spread the target over all GPUs and the machine's memory.
         quantization: store the target's weights in fewer bits.
+        chat_template: file of a template in place of the checkpoint's own.
         context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
             where there is no memory for all of them.
         draft_format, draft_state_layers, draft_rope_theta: of a draft that reads the target's states, as
@@ -34,6 +36,7 @@ class LoadOptions:
     dtype: DTypeName = "auto"
     device_map: bool = False
     quantization: QuantizationName = "none"
+    chat_template: str | Path | None = None
     context: int | None = None
     draft_format: DraftFormat | None = None
     draft_state_layers: tuple[int, ...] | None = None
