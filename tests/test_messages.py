@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support import checkpoints, models
+from support.chats import SHORT
 from support.family_kinds import KINDS
 from support.text_models import CHATML, GEMMA, INST, LLAMA3, PHI3
 from test_bad_input import complaint
@@ -21,7 +21,6 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.core.config import DecodingConfig
 from specllava.core.limits import Limits
 from specllava.pair import Pair
 from visual.page.controls import described_settings
@@ -122,7 +121,15 @@ def test_parts_keep_their_order(name: str, order: str) -> None:
     assert pair.prompt(one, [{"role": "user", "content": texts}]).input_ids[0].tolist() == first
 
 
+FAILING = (
+    ("{% for x in %}", "TemplateSyntaxError"), ("{{ raise_exception('only one') }}", "TemplateError: only one"),
+    ("{{ ''.__class__.__mro__ }}", "SecurityError"), ("{{ range(10 ** 9) | list }}", "OverflowError"),
+    ("{{ messages[7]['role'] }}", "UndefinedError"),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(("template", "asked", "words"), [
+    *((template, None, f"the chat template of target 0 fails: {words}") for template, words in FAILING),
     (TEMPLATES["joined by +"][0], models.picture(0), "shows no pictures: ask without one, or give a template"),
     (TEMPLATES["parts trimmed"][0], models.picture(0), "shows no pictures"),
     ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", None, "writes no message of the system"),
@@ -161,18 +168,27 @@ def test_a_command_reads_a_system_turn_and_a_template_of_a_file(command: str, tm
     assert (found["b"]["trace"] if "--b" in command else found["speculative"])["text"] == text
 
 
-def test_a_dialogue_begins_with_its_system_turn_which_may_change() -> None:
-    pair = models.pair("mixed")
-    chat, turns = Chat(pair, system=SYSTEM), TURNS[:1]
-    for question, system in ((ASKED, SYSTEM), ("Why?", SYSTEM), ("Really?", "Be long."), ("No?", "Be long.")):
-        chat.system, turns[0] = system, {"role": "system", "content": system}
-        turns = [*turns, {"role": "user", "content": question}]
-        trace = chat.ask(question, None, DecodingConfig(max_new_tokens=6))
-        ids = torch.tensor([judged(pair, formed(turns, list, list), [])])
-        whole = pair.target.generate(ids, do_sample=False, max_new_tokens=6, pad_token_id=0)
-        assert trace.token_ids == tuple(whole[0, ids.shape[1] :].tolist())
+def test_a_dialogue_is_what_transformers_makes_of_its_system_turn_texts_and_pictures() -> None:
+    """Two pictures in the first turn and one in the second; another system turn from the third on."""
+    pair, turns, seen = models.pair("mixed"), [dict(TURNS[0])], []
+    pictures = [models.picture(seed) for seed in range(3)]
+    chat = Chat(pair, system=SYSTEM)
+    for number, (question, shown) in enumerate(((ASKED, pictures[:2]), ("And this?", pictures[2:]), ("Why?", []))):
+        chat.system = turns[0]["content"] = (SYSTEM, SYSTEM, "Be long.")[number]
+        seen += shown
+        parts = [*[{"type": "image"}] * len(shown), {"type": "text", "text": question}]
+        turns = [*turns, {"role": "user", "content": parts}]
+        text = pair.processor.apply_chat_template(
+            [one if isinstance(one["content"], list) else formed([one], list, list)[0] for one in turns],
+            add_generation_prompt=True,
+        )
+        inputs = pair.processor(images=seen, text=text, return_tensors="pt")
+        inputs["pixel_values"] = inputs["pixel_values"].double()
+        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=8, pad_token_id=0)
+        trace = chat.ask(question, shown, replace(SHORT, max_new_tokens=8))
+        assert trace.token_ids == tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
         turns.append(chat.messages[-1])
-    assert chat.messages[0] == turns[0]
+    assert trace.image == "48 x 40 pixels, 48 x 40 pixels, 48 x 40 pixels"
 
 
 def test_the_page_sends_the_system_turn_as_it_was_typed() -> None:
@@ -180,9 +196,10 @@ def test_the_page_sends_the_system_turn_as_it_was_typed() -> None:
         request = RunRequest(NoPicture(), ASKED, {"system": typed})
         assert check_request(request, "a", Limits()).messages == messages
     assert described_settings({"system": SYSTEM})["summary"].endswith(" · a system turn")
-    for typed, words in (("x" * 11, "the length of system is 11, and at most 10"), (7, "system = 7: a text")):
-        described = described_settings({"system": typed}, Limits(prompt_characters=10))
-        assert words in described["summary"] and described["refused"]
+    assert described_settings({"system": 7})["refused"] == {"": "system = 7: a text is expected"}
+    request = RunRequest(NoPicture(), "Hi", {"system": "x" * 11})
+    line = complaint(lambda: check_request(request, "a", Limits(prompt_characters=10)))
+    assert line == "the system turn has more than 10 characters: shorten it"
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"])
@@ -199,8 +216,8 @@ def test_the_template_is_read_where_transformers_reads_it(place: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (None, "there is no such file"), (b"\xff", "is no UTF-8 text: byte 1 is none"), (b"x" * 2**21, "2,097,152 bytes"),
-    (b"{% for %}", "fails: TemplateSyntaxError"), (b"Hello", "writes no message of the user"), (b"", "is empty"),
+    (None, "no chat template at "), (b"\xff", "a text file in UTF-8 is expected"), (b"", "no chat template at "),
+    (b"{% for %}", "fails: TemplateSyntaxError"), (b"Hello", "writes no message of the user"),
 ])  # fmt: skip
 def test_a_file_that_is_no_template_is_refused_before_the_weights(content: Any, words: str, tmp_path: Path) -> None:
     file = tmp_path / "t.jinja"

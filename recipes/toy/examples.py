@@ -81,7 +81,7 @@ def _race_file(pair: Pair, picture: Image.Image, turns: Sequence[Turn], name: st
     """Write the race of the last turn, with what its words owe to the picture."""
     messages = [message for turn in turns for message in _messages(turn)][:-1]
     *_, trace = ground(pair, (picture,), messages, turns[-1].trace)
-    return race_json(turns[-1].alone, trace, f"{name}.png" if turns[-1].images else None)
+    return race_json(turns[-1].alone, trace, f"{name}.png" if turns[-1].media else None)
 
 
 def _messages(turn: Turn) -> list[Message]:

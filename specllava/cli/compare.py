@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -31,21 +30,13 @@ class Compare(AnswerOptions):
 
     def run(self, console: Console) -> None:
         if self.against.chosen:
-            run_comparison(console, self, self.against, self._only_image(), self.prompt)
+            if len(self.image) > 1:
+                raise ValueError("A and B are compared on one picture a question: leave --a and --b out, or bench")
+            run_comparison(console, self, self.against, self.only_image, self.prompt)
         elif self.prompt is None:
             raise ValueError("compare needs --prompt, with --image if about one, or --data, or --scenes")
         else:
             self._compare(console, self.prompt)
-
-    def _only_image(self) -> Path | None:
-        """Return the picture of a comparison of A and B.
-
-        Raises:
-            ValueError: several.
-        """
-        if self.media.only_image is None and self.media.image:
-            raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
-        return self.media.only_image
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
@@ -74,7 +65,7 @@ class Compare(AnswerOptions):
             | {"identical": verdict.identical},
         )
         if self.trace:
-            image = self.media.only_image
+            image = self.only_image
             beside = None if image is None else picture_beside(image, self.trace)
             write_whole(self.trace, race_json(plain, fast, beside))
 

@@ -106,11 +106,7 @@ def run_comparison(
     """
     outputs = {"csv": options.csv, "markdown": options.markdown, "traces": options.traces}
     check_outputs(json=common.json, trace=common.trace, **outputs)
-    chosen_questions, count = _questions(options, image, prompt)
-
-    def ask() -> Iterable[Question]:
-        return (replace(one, system=common.system) for one in chosen_questions())
-
+    ask, count = _questions(options, image, prompt)
     if common.trace and count > 1:
         raise ValueError(f"--trace holds one race, and there are {count} questions: write them to --traces")
     chosen = side_options(common, options)
@@ -122,7 +118,8 @@ def run_comparison(
     found = None
     with tqdm(total=count, disable=None) as bar:
         try:
-            for found in compare_questions(ask(), count, *sides, target_only=count == 1):
+            asked = (replace(one, system=common.system) for one in ask())
+            for found in compare_questions(asked, count, *sides, target_only=count == 1):
                 bar.update(len(found.rows) - bar.n)
         except KeyboardInterrupt:
             if found is None or not found.rows:

@@ -104,36 +104,12 @@ class PairOptions:
         return {} if self.target is not None or self.draft is not None else preset_named(self.preset).tree
 
 
-@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
-@dataclass(frozen=True)
-class MediaOptions:
-    """Media of the question."""
-
-    image: tuple[Path, ...] = ()
-    """Picture files, in the order in which they are shown; without any the question is about none."""
-
-    def check(self) -> None:
-        """Refuse what no model is needed to refuse.
-
-        Raises:
-            ValueError: an unreadable picture.
-        """
-        from specllava.models.media.images import read_size
-
-        for image in self.image:
-            read_size(image)
-
-    @property
-    def only_image(self) -> Path | None:
-        """The picture, if it is the only one."""
-        return self.image[0] if len(self.image) == 1 else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
     """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
 
-    media: MediaOptions = field(default_factory=MediaOptions)
+    image: tuple[Path, ...] = ()
+    """Picture files, in the order in which they are shown; without any the question is about none."""
 
     system: str | None = None
     """Text of a system turn in front of the question."""
@@ -148,6 +124,11 @@ class AnswerOptions:
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
 
+    @property
+    def only_image(self) -> Path | None:
+        """The picture, if it is the only one."""
+        return self.image[0] if len(self.image) == 1 else None
+
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
         """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
 
@@ -155,10 +136,13 @@ class AnswerOptions:
             ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
         """
         check_outputs(json=self.json, trace=self.trace)
-        self.media.check()
+        from specllava.models.media.images import read_size
+
+        for image in self.image:
+            read_size(image)
         decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
-        return pair, self.media.image, with_fallback_drafter(pair, decoding, fallback)
+        return pair, self.image, with_fallback_drafter(pair, decoding, fallback)
 
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:

@@ -70,20 +70,20 @@ def as_chat(
 
 def _content(number: int, message: Message) -> tuple[Content, list[Image.Image]]:
     """Return the text or the parts of a message, and its pictures."""
-    if not isinstance(message, Mapping) or message.get("role") not in ("system", *TURNS):
-        raise ValueError(f"message {number} needs a role (system, user or assistant) and a content")
-    content = message.get("content")
+    role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
+    if role not in ("system", *TURNS) or not isinstance(content, str | list | tuple):
+        raise ValueError(
+            f"message {number} needs a role (system, user or assistant) and its text or parts as content"
+        )
     if isinstance(content, str):
         return content, []
-    if not isinstance(content, list | tuple):
-        raise ValueError(f"message {number} needs its text or parts as content")
     parts: list[dict[str, Any]] = []
     media: list[Image.Image] = []
     for part in content:
         match part:
             case {"type": "text", "text": str(text)}:
                 parts.append({"type": "text", "text": text})
-            case {"type": "image", "image": Image.Image() | str() | Path() as source} if message["role"] == "user":
+            case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
                 parts.append({"type": "image"})
                 media.append(open_image(source))
             case _:
@@ -191,12 +191,7 @@ class PromptBuilder:
         return Prompt(
             text=text_of(chat[-1]["content"]),
             input_ids=inputs["input_ids"].to(input_device(self.target)),
-            image_inputs={},
-            pictures=(),
-            features=None,
-            image_keys=(),
             image_sizes=tuple(one.size for one in media),
-            vision_seconds=0.0,
             turn=sum(message["role"] == "user" for message in chat) - 1,
         )
 
@@ -224,11 +219,9 @@ def _call(processor: ProcessorMixin, media: Sequence[Image.Image], text: str) ->
     Raises:
         ValueError: settings of the processor, which come with the checkpoint, that do not work.
     """
-    given: dict[str, Any] = dict(bos_options(processor.tokenizer, text))
+    given: dict[str, Any] = {"text": text, "return_tensors": "pt", **bos_options(processor.tokenizer, text)}
     try:
-        read: Mapping[str, Tensor] = processor(
-            images=[list(media)] if media else None, text=text, return_tensors="pt", **given
-        )
+        read: Mapping[str, Tensor] = processor(images=[list(media)] if media else None, **given)
     except BaseException as error:  # whatever its settings make it raise
         if not isinstance(error, Exception) and not is_panic(error):
             raise

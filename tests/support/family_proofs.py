@@ -161,7 +161,7 @@ def check_chat(pair: Pair) -> None:
         reused = trace.prefill.reused_tokens
         check_last(chat)
     assert reused > 0
-    chat.edit(2, "Why?", FAST)
+    chat.ask("Why?", None, FAST, 2)
     check_last(chat)
 
 

@@ -66,7 +66,7 @@ PRESETS: Final = (
     ),
 )  # fmt: skip
 SYSTEM: Final = "system"
-SYSTEM_OPTION: Final = {
+SYSTEM_OPTION: Final[dict[str, Any]] = {
     "name": SYSTEM, "title": "System turn", "lines": 3,
     "help": "Text in front of the dialogue, which the model reads as the system's; none where this is empty.",
 }  # fmt: skip
@@ -135,7 +135,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         settings = _check_mapping(settings)
         draft = read_draft(settings)
         summary = settings_summary(decoding_config(settings, limits), draft=None if draft == OWN else draft)
-        summary += " · a system turn" if read_system(settings, limits) else ""
+        summary += " · a system turn" if read_system(settings) else ""
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
@@ -149,19 +149,16 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
     return {"summary": summary, "read": sorted({SYSTEM, *_read(settings)}), "refused": refused}
 
 
-def read_system(settings: Settings | None, limits: Limits | None = None) -> str | None:
+def read_system(settings: Settings) -> str | None:
     """Return the text of the system turn of settings, as it was typed; ``None`` where it is empty.
 
     Raises:
-        OptionRefused: a text of more characters than a question may have.
         ValueError: a browser sent something else than a text.
     """
-    text, most = (settings or {}).get(SYSTEM) or None, (limits or Limits()).prompt_characters
-    if text is None or (isinstance(text, str) and len(text) <= most):
-        return text
-    if not isinstance(text, str):
-        raise ValueError(f"{SYSTEM} = {short(text)}: a text is expected")
-    raise OptionRefused(SYSTEM, "the length of ", len(text), most)
+    text = settings.get(SYSTEM)
+    if isinstance(text, str | None):
+        return text or None
+    raise ValueError(f"{SYSTEM} = {short(text)}: a text is expected")
 
 
 class OptionRefused(ValueError):

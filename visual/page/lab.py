@@ -176,7 +176,7 @@ def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        picture = seen_picture(inputs, state.backend_with(inputs.draft))
+        picture = seen_picture(inputs, state.backend_with(inputs.draft).sees)
         image, more = picture.open(), experiment.prepare(state, inputs)
         findings = experiment.start(state.lab_with(inputs.draft), image, inputs.messages, more, inputs.config)
         return ExperimentRun(experiment, findings)

@@ -86,7 +86,7 @@ def race_kind(state: AppState) -> RunKind:
         backend = state.backend_with(inputs.draft)
         absent = speculation_off(backend.info, inputs.config)
         config = replace(inputs.config, drafter="none") if absent else inputs.config
-        shown = seen_picture(inputs, backend)
+        shown = seen_picture(inputs, backend.sees)
         picture = address_of(shown)
         seen = SEEN.get(family_of(state.pair), "") if shown.uploaded else ""
         source = f"live run: {seen[:1].lower()}{seen[1:-1]}" if seen else "live run"

@@ -88,16 +88,9 @@ class RunInputs:
         return with_system(self.question, self.system)
 
 
-class Backend(Protocol):
-    """What answers: a pair."""
-
-    @property
-    def sees(self) -> bool: ...
-
-
-def seen_picture(inputs: RunInputs, backend: Backend) -> PictureSource:
+def seen_picture(inputs: RunInputs, sees: bool) -> PictureSource:
     """Return the picture of a run, none for a language model."""
-    return inputs.picture if backend.sees else NoPicture()
+    return inputs.picture if sees else NoPicture()
 
 
 class Run(Protocol):
@@ -228,8 +221,9 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     config = decoding_config(request.settings, limits)
     if request.picture is None:
         raise ValueError("choose a picture first, or No picture")
+    draft, system = read_draft(request.settings), read_system(request.settings)
     check_question(request.question, limits.prompt_characters)
-    draft, system = read_draft(request.settings), read_system(request.settings, limits)
+    check_question(system or "", limits.prompt_characters, "system turn")
     return RunInputs(session, request.picture, request.question, config, request.more, draft, system)
 
 

@@ -8,12 +8,9 @@ from typing import Any, Final
 
 from transformers import ProcessorMixin
 
-from specllava.models.checkpoints.text_processor import TextProcessor
-
 Message = dict[str, Any]
 Content = str | list[dict[str, Any]]  # a text, or parts: texts and pictures
 WORD, MARK = "probe", "unread"  # of a probe: what a template writes of a message, and what it has no use for
-MOST_BYTES: Final = 2**20  # of a template's file
 WAY_OUT: Final = "give a template that does with --chat-template"
 
 
@@ -46,25 +43,20 @@ def apply_template(
     return written
 
 
-def use_template(processor: ProcessorMixin, given: str | Path) -> None:
+def use_template(processor: ProcessorMixin, file: str | Path) -> None:
     """Replace the template of a checkpoint by that of a file.
 
     Raises:
-        ValueError: no such file, one that is no template's, or a template that cannot write a question.
+        ValueError: no file of text there, or a template that cannot write a question.
     """
-    file = Path(given)
-    if not file.is_file():
-        raise ValueError(f"--chat-template {file}: there is no such file")
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise ValueError(f"--chat-template {file} has {size:,} bytes: a template has {MOST_BYTES:,} at most")
     try:
-        template = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--chat-template {file} is no UTF-8 text: byte {error.start + 1} is none") from error
+        template = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        template = ""
     if not template:
-        raise ValueError(f"--chat-template {file} is empty")
+        raise ValueError(f"no chat template at {file}: a text file in UTF-8 is expected")
     processor.tokenizer.chat_template = template
-    if not isinstance(processor, TextProcessor):
+    if isinstance(processor, ProcessorMixin):  # no tokenizer in a processor's place
         processor.chat_template = template
     apply_template(processor, [{"role": "user", "content": WORD}], str(file))
 
