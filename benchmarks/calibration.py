@@ -19,14 +19,13 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.calibration import BINS, error_interval
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import alone, cells, interval, speculate, write_rates
+from benchmarks.shared.guessing import alone, cells, interval, pooled_rate, speculate, write_rates
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, judged_nodes, reliability
 from specllava.core.trace import DecodeTrace
-from specllava.findings.bootstrap import pooled_rate
 from specllava.pair import Pair
 
 RANKS: Final = ("best guess", "second", "third or later")

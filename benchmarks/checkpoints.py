@@ -28,8 +28,8 @@ from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Comparison, compare, compare_ids, summarise
 from specllava.core.trace import DecodeTrace
 from specllava.lane import lane_of
+from specllava.models.checkpoints.chat_template import Message
 from specllava.pair import Pair
-from specllava.runtime.prompt_builder import Message
 
 SIZES = ((336, 336), (640, 480), (333, 801), (97, 64), (1024, 300), (500, 500), (71, 700))  # width, height
 QUESTIONS = (

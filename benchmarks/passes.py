@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.shared.command import run_command, show_table
+from benchmarks.shared.pass_seconds import CONTEXT, engine_of, pass_seconds
 from specllava.cli.options import write_json
 from specllava.pair import Pair
-from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 

@@ -12,12 +12,12 @@ from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, RaceEvent, race
 from specllava.lane import Lane, lane_of, race_lanes
+from specllava.models.checkpoints.chat_template import Message
 from specllava.models.checkpoints.tokens import escape_special_tokens, special_tokens
 from specllava.models.families.interface import ImageFeatures
 from specllava.models.media.images import Pictures, open_media
 from specllava.pair import Pair
 from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.prompt_builder import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,6 @@ class Turn:
     media: tuple[Image.Image, ...]
     trace: DecodeTrace
     alone: DecodeTrace | None = None
-
-    @property
-    def images(self) -> tuple[Image.Image, ...]:
-        """Pictures of the message."""
-        return self.media
 
     @property
     def answer(self) -> str:
@@ -60,10 +55,11 @@ class Chat:
 
     Args:
         turns: of a saved dialogue; the next question reads them again.
+        system: text of the system turn, if there is one. It may be changed: the next question reads all again.
     """
 
-    def __init__(self, pair: Pair, turns: Sequence[Turn] = ()) -> None:
-        self._pair = pair
+    def __init__(self, pair: Pair, turns: Sequence[Turn] = (), system: str | None = None) -> None:
+        self._pair, self.system = pair, system
         self._turns: tuple[Turn, ...] = tuple(turns)
         self._running: Generator[RaceEvent] | None = None
         self.forget()
@@ -90,72 +86,47 @@ class Chat:
         self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
 
     def ask(
-        self, text: str, image: Pictures = None, config: DecodingConfig | None = None
+        self, text: str, image: Pictures = None, config: DecodingConfig | None = None, turn: int | None = None
     ) -> DecodeTrace:
         """Ask a question and return the answer's trace; ``.text`` is the answer.
 
+        Args:
+            turn: number of the message that this replaces, from 0; by default it is a new one. Without pictures of its
+                own it keeps that message's. Everything after it is dropped once the new answer is finished.
+
         Raises:
-            ValueError: the chat and ``config.max_new_tokens`` do not fit the context, or bad input; in one line, before
-                any computing.
+            ValueError: the chat and ``config.max_new_tokens`` do not fit the context, bad input, or no such turn; in
+                one line, before any computing.
         """
-        return self._finish(self.stream(text, image, config))
+        for _ in self.stream(text, image, config, turn):
+            pass
+        return self._turns[-1].trace
 
     def stream(
-        self, text: str, image: Pictures = None, config: DecodingConfig | None = None
+        self, text: str, image: Pictures = None, config: DecodingConfig | None = None, turn: int | None = None
     ) -> Generator[Event]:
         """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
-        self._stop()
-        return _items(self._begin(len(self._turns), text, open_media(image), config, alone=False))
-
-    def edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> DecodeTrace:
-        """Replace message number ``turn`` (from 0), with the same pictures, and return the new answer's trace.
-
-        That message and everything after it is dropped once the new answer is finished.
-
-        Raises:
-            ValueError: as ``ask``, or there is no such turn.
-        """
-        return self._finish(self.stream_edit(turn, text, config))
-
-    def stream_edit(self, turn: int, text: str, config: DecodingConfig | None = None) -> Generator[Event]:
-        """``edit``, step by step."""
-        self._stop()
-        return _items(self._begin(turn, text, self._turn(turn).media, config, alone=False))
+        return _items(self._begin(text, image, config, turn, alone=False))
 
     def race(
-        self,
-        text: str,
-        image: Pictures = None,
-        config: DecodingConfig | None = None,
-        turn: int | None = None,
+        self, text: str, image: Pictures = None, config: DecodingConfig | None = None, turn: int | None = None
     ) -> Generator[RaceEvent]:
         """``stream`` as a race of target-only against ``config``, each with KV caches that it keeps between turns.
 
         If ``config`` drafts nothing, target-only runs by itself. A race that is stopped before both lanes have read the
         prompt leaves the chat as it was.
-
-        Args:
-            turn: number of the message that this replaces, from 0; by default it is a new one.
-
-        Raises:
-            ValueError: as ``ask``, or there is no such turn.
         """
-        self._stop()
-        index = len(self._turns) if turn is None else turn
-        if turn is not None:
-            self._turn(turn)
-        return self._begin(index, text, open_media(image), config, alone=True)
-
-    def _turn(self, turn: int) -> Turn:
-        if not 0 <= turn < len(self._turns):
-            raise ValueError(f"there is no turn {turn} to edit: the chat has {len(self._turns)}, counted from 0")
-        return self._turns[turn]
+        return self._begin(text, image, config, turn, alone=True)
 
     def _begin(
-        self, turn: int, text: str, media: tuple[Image.Image, ...], config: DecodingConfig | None, alone: bool
+        self, text: str, image: Pictures, config: DecodingConfig | None, turn: int | None, alone: bool
     ) -> Generator[RaceEvent]:
-        chosen = config or DecodingConfig()
-        messages = [*self._messages(self._turns[:turn]), _message(text, media)]
+        self._stop()
+        if turn is not None and not 0 <= turn < len(self._turns):
+            raise ValueError(f"there is no turn {turn} to edit: the chat has {len(self._turns)}, counted from 0")
+        chosen, before = config or DecodingConfig(), self._turns[:turn]
+        media = self._turns[turn].media if turn is not None and image is None else open_media(image)
+        messages = [*self._messages(before), _message(text, media)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
         self._features = prompt.features_by_key
         lane = lane_of(chosen, prompt)
@@ -164,7 +135,7 @@ class Chat:
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:
         special = special_tokens(self._pair.processor.tokenizer)
-        messages: list[Message] = []
+        messages: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
         for turn in turns:
             # A model that spells a special token must not open an image slot, or end its turn.
             answer = escape_special_tokens(turn.answer, special)
@@ -191,11 +162,6 @@ class Chat:
         if trace is not None:
             prompt = lanes[-1].prompt
             self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, media, trace, *alone))
-
-    def _finish(self, events: Generator[Event]) -> DecodeTrace:
-        for _ in events:
-            pass
-        return self._turns[-1].trace
 
     def _stop(self) -> None:
         if self._running is not None:

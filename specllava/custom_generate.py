@@ -324,7 +324,7 @@ def _shared_inputs(pair: Pair, input_ids: Tensor, shown: Mapping[str, Any]) -> M
 def _read(model: PreTrainedModel, device: torch.device, input_ids: Tensor, shown: Mapping[str, Any]) -> Prompt:
     """Return a model's prompt with the features of what it shows."""
     ids, family = input_ids.to(device), family_of(model.config)
-    prompt = Prompt("", ids, {}, (), None, (), (), 0.0)
+    prompt = Prompt("", ids)
     if "pixel_values_images" in shown:  # the name that some processors give
         shown = {"pixel_values": shown["pixel_values_images"], **shown}
     if "pixel_values_videos" in shown:

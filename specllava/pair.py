@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import build_rule
+from specllava.core.question import Messages
 from specllava.core.race import Race
 from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
 from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
@@ -34,7 +35,7 @@ from specllava.models.media.images import Pictures, open_media
 from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
 from specllava.runtime.padded_passes import COLUMNS
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import Messages, PromptBuilder, check_room
+from specllava.runtime.prompt_builder import PromptBuilder, check_room
 from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
@@ -190,8 +191,22 @@ class Pair:
 
     @cached_property
     def _info(self) -> RunInfo:
-        names = self.target_name, self.draft_name
-        return run_info(self.name, self.target, *names, self.quantization, self.draft_vision)
+        device, precision = self.device, str(self.target.dtype).removeprefix("torch.")
+        return RunInfo(
+            pair=self.name,
+            target=self.target_name,
+            draft=self.draft_name,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            dtype=precision if self.quantization == "none" else f"{precision} {self.quantization}",
+            threads=torch.get_num_threads(),
+            versions={
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+            draft_reads="states" if self.draft_vision == "states" else None,
+            generation_config=settings_in_force(self.target.generation_config, sampling=False),
+        )
 
     @property
     def passes_told(self) -> str | None:
@@ -403,34 +418,3 @@ class Pair:
         media = open_media(image)
         picture = media[0] if len(media) == 1 and isinstance(media[0], Image.Image) else None
         return Race(self.collect_race(self.race(media, messages, config, **own)), picture)
-
-
-def run_info(
-    pair: str,
-    target: PreTrainedModel,
-    target_name: str,
-    draft_name: str,
-    quantization: QuantizationName,
-    draft_vision: VisionSource | None = None,
-) -> RunInfo:
-    """Describe models, device, precision and versions.
-
-    Args:
-        draft_vision: source of the draft's picture features; ``None`` without a draft.
-    """
-    device, precision = input_device(target), str(target.dtype).removeprefix("torch.")
-    return RunInfo(
-        pair=pair,
-        target=target_name,
-        draft=draft_name,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        dtype=precision if quantization == "none" else f"{precision} {quantization}",
-        threads=torch.get_num_threads(),
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        draft_reads="states" if draft_vision == "states" else None,
-        generation_config=settings_in_force(target.generation_config, sampling=False),
-    )

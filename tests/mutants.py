@@ -217,6 +217,15 @@ MUTANTS = (
            "rows.flatMap((row) => chain(step, row)",
            "rows.flatMap((row) => chain(step, row).slice(0, 2)",
            "test_mask_and_cache.py::test_the_mask_is_the_trees_own_and_positions_are_depths_behind_the_context"),
+    # messages
+    Mutant("M1", "specllava/models/checkpoints/chat_template.py",
+           "if WORD in written and MARK not in written:",
+           "if WORD in written:",
+           "test_messages.py::test_texts_are_in_the_prompt_as_transformers_writes_them[printed]"),
+    Mutant("M2", "specllava/runtime/prompt_builder.py",
+           "content, media = [*[{\"type\": \"image\"}] * len(first), *parts], [*first, *media]",
+           "content, media = [*parts, *[{\"type\": \"image\"}] * len(first)], [*first, *media]",
+           "test_messages.py::test_parts_keep_their_order"),
 )  # fmt: skip
 
 

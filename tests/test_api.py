@@ -96,6 +96,20 @@ def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> float:
     return time.monotonic() - began
 
 
+def test_a_system_turn_reaches_the_pair_as_it_was_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = list[Any](), site.backend.answer
+
+    def spy(image: Any, messages: Any, config: DecodingConfig) -> Any:
+        asked.append(messages)
+        return answer(image, "What?", config)
+
+    monkeypatch.setattr(FakeBackend, "answer", lambda _, *given: spy(*given))
+    for system in (" Be brief.\n", ""):
+        assert site.told("v2/generate", {"question": "What?\n", "system": system})[0] == "complete"
+    turns = [{"role": "system", "content": " Be brief.\n"}, {"role": "user", "content": "What?\n"}]
+    assert asked == [turns, "What?\n"]
+
+
 # --- what they are ------------------------------------------------------------------------------------------------
 
 
@@ -115,7 +129,8 @@ def test_parameters_are_the_options_with_their_names_and_defaults(client: Client
         image, question, *options = found["parameters"]
         assert "filepath" in image["python_type"]["type"] and question["type"] == {"type": "string"}
         defaults = {one["parameter_name"]: one["parameter_default"] for one in options}
-        assert list(defaults) == [*FIELDS, "more_images"] and defaults.pop("more_images") == []
+        assert list(defaults) == [*FIELDS, "more_images", "system"]
+        assert (defaults.pop("more_images"), defaults.pop("system")) == ([], "")
         assert DecodingConfig(**defaults) == DecodingConfig()
         assert all(one["type"] for one in options), "every option has a type"
 

@@ -45,24 +45,6 @@ def test_who_drafts_may_change_from_turn_to_turn(drafter):
         assert (trace.prefill.reused_tokens > 0) == (number > 0)
 
 
-def test_pictures_in_several_turns_are_what_transformers_makes_of_them():
-    """Two pictures in the first turn and one in the second, against ``generate`` on inputs made without our code."""
-    pair, spelled = models.pair("mixed"), []
-    chat = Chat(pair)
-    pictures = [models.picture(seed) for seed in range(3)]
-    for text, shown in (("Compare.", pictures[:2]), ("And this?", pictures[2:])):
-        trace = chat.ask(text, shown, SHORT)
-        spelled.append({"role": "user", "content": [*[{"type": "image"}] * len(shown), {"type": "text", "text": text}]})
-        seen = pictures[: sum(len(turn.images) for turn in chat.turns)]
-        template = models.processor().apply_chat_template(spelled, add_generation_prompt=True)
-        inputs = models.processor()(images=seen, text=template, return_tensors="pt")
-        inputs["pixel_values"] = inputs["pixel_values"].double()
-        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=8, pad_token_id=0)
-        assert trace.token_ids == tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
-        spelled.append({"role": "assistant", "content": [{"type": "text", "text": trace.text}]})
-    assert trace.image == "48 x 40 pixels, 48 x 40 pixels, 48 x 40 pixels"
-
-
 # -------------------------------------------------------------------------------------- when a turn goes wrong
 
 
@@ -113,7 +95,7 @@ def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_
     with columns_of(chat._pair.target) as passes:
         line = complaint(lambda: chat.ask("Why? " * 20, models.picture(0), replace(SHORT, max_new_tokens=900)))
         far = complaint(lambda: chat.ask("Why? " * 900, models.picture(0), SHORT))
-        near = complaint(lambda: chat.edit(0, "Why? " * 900, SHORT))
+        near = complaint(lambda: chat.ask("Why? " * 900, None, SHORT, 0))
     tower.remove()
     assert line.startswith(f"{length} prompt tokens and 900 new ones do not fit the context of {context}: shorten")
     assert line.endswith(f"or edit an earlier turn or begin a new chat, or ask for {context - length} at most")
@@ -125,7 +107,7 @@ def test_a_chat_that_overflows_is_refused_before_any_computing_with_numbers_and_
 
 def test_other_refusals_leave_the_chat_as_it_was():
     chat = Chat(models.pair("mixed"))
-    for begin in (lambda: chat.edit(0, "Hi"), lambda: chat.race("Hi", None, SHORT, 0)):
+    for begin in (lambda: chat.ask("Hi", turn=0), lambda: chat.race("Hi", None, SHORT, 0)):
         assert complaint(begin) == "there is no turn 0 to edit: the chat has 0, counted from 0"
     assert complaint(lambda: chat.ask(" ")) == "the prompt is empty"
     assert "no image file" in complaint(lambda: chat.ask("Hi", "nowhere.png"))

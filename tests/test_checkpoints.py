@@ -107,7 +107,7 @@ def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, fami
             assert len(seen) == (len(towers) if shown else 0)  # one pass for all that is new
             check_last(chat)
         assert reused > 0
-        chat.edit(1, "Why?", FAST)
+        chat.ask("Why?", None, FAST, 1)
         check_last(chat)
     finally:
         for hook in hooks:

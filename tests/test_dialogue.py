@@ -18,9 +18,9 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
+from specllava.models.checkpoints.chat_template import Message
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import Message
 
 SHOWN = st.sampled_from([None, 0, 1])
 

@@ -100,11 +100,11 @@ def test_editing_a_turn_drops_what_came_after_and_cuts_the_cache_where_the_texts
     before = chat.turns
     prompts = [chat._pair.prompt(None, chat.messages[: 2 * n + 1]).input_ids[0].tolist() for n in range(3)]
     with columns_of(chat._pair.target) as passes:
-        edited = chat.edit(turn, "Why is that?", ALONE)
+        edited = chat.ask("Why is that?", None, ALONE, turn)
     check_last(chat)
     assert chat.turns[:turn] == before[:turn]
     assert (len(chat.turns), chat.turns[turn].text) == (turn + 1, "Why is that?")
-    assert chat.turns[turn].images == before[turn].images
+    assert chat.turns[turn].media == before[turn].media
     wanted = chat._pair.prompt(None, chat.messages[: 2 * turn + 1]).input_ids[0].tolist()
     held = [*prompts[2], *traces[2].token_ids[:-1]]
     assert edited.prefill.reused_tokens == common(held, wanted[:-1]) > 0

@@ -109,7 +109,7 @@ def drawer() -> gr.HTML:
 
 def test_every_option_has_one_control_with_a_title_that_is_not_pythons(drawer: gr.HTML) -> None:
     names = [option["name"] for option in options(drawer)]
-    assert sorted(names) == sorted(FIELDS) == sorted(drawer.value)
+    assert sorted(names) == sorted([*FIELDS, "system"]) == sorted(drawer.value)
     titles = [option["title"] for option in options(drawer)]
     assert all(titles) and len(set(titles)) == len(titles) and not any("_" in title for title in titles)
 

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.gpu.lanes import LANES, PICTURE, QUESTION
+from benchmarks.shared.pass_seconds import CONTEXT, engine_of
 from specllava.decoding import Request
 from specllava.lane import Lane
 from specllava.models.loading.load_options import PassesName
@@ -19,7 +20,6 @@ from specllava.runtime.padded_engines import PaddedEngine, PaddedFeatureEngine
 from specllava.runtime.padded_passes import EagerRunner
 from specllava.runtime.passes import PassInput
 from specllava.runtime.slab import Download
-from specllava.runtime.timing import CONTEXT, engine_of
 
 LANE = "top 10, EAGLE-2"
 STEPS = 6

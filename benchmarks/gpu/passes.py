@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from benchmarks.shared.pass_seconds import CONTEXT, engine_of, pass_seconds
 from specllava.pair import Pair
-from specllava.runtime.timing import CONTEXT, engine_of, pass_seconds
 
 Model = Literal["target", "draft"]
 

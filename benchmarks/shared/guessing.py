@@ -24,7 +24,7 @@ from specllava.core.metrics import compare, summarise
 from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.decoding import Event, stream
-from specllava.findings.bootstrap import Ratio, pooled_rate, pooled_ratio
+from specllava.findings.bootstrap import Part, Ratio, pooled, pooled_ratio
 from specllava.lane import Lane
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
@@ -244,3 +244,8 @@ def _without_files(options: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in options.items()
         if not isinstance(value, Path) and value is not None
     }
+
+
+def pooled_rate(parts: Sequence[Part], seed: int = 0) -> Ratio:
+    """Return a rate, the total of its numerators over the total of its denominators, with its interval over prompts."""
+    return pooled([parts], lambda rates: rates[..., 0], seed)

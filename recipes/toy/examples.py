@@ -15,8 +15,8 @@ from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.core.race_file import dialogue_json, race_json
 from specllava.lab.grounding import ground
+from specllava.models.checkpoints.chat_template import Message
 from specllava.pair import Pair
-from specllava.runtime.prompt_builder import Message
 
 PICTURE_SIZE = 512
 
@@ -81,7 +81,7 @@ def _race_file(pair: Pair, picture: Image.Image, turns: Sequence[Turn], name: st
     """Write the race of the last turn, with what its words owe to the picture."""
     messages = [message for turn in turns for message in _messages(turn)][:-1]
     *_, trace = ground(pair, (picture,), messages, turns[-1].trace)
-    return race_json(turns[-1].alone, trace, f"{name}.png" if turns[-1].images else None)
+    return race_json(turns[-1].alone, trace, f"{name}.png" if turns[-1].media else None)
 
 
 def _messages(turn: Turn) -> list[Message]:

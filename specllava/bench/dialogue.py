@@ -44,10 +44,9 @@ def prompts_of(pair: Pair, dialogue: BenchDialogue, config: DecodingConfig) -> I
     """
     chat: list[dict[str, Any]] = []
     for number, text in enumerate(dialogue.turns):
-        shown = [{"type": "image", "image": image} for image in dialogue.images] if number == 0 else []
-        chat.append({"role": "user", "content": [*shown, {"type": "text", "text": text}]})
+        chat.append({"role": "user", "content": text})
         try:
-            prompt = pair.prompt(None, chat, config.max_new_tokens)
+            prompt = pair.prompt(dialogue.images, chat, config.max_new_tokens)
         except NoRoomError as error:
             if number:
                 return

@@ -10,6 +10,7 @@ from rich.console import Console
 from specllava.cli.comparison import ComparisonOptions, run_comparison
 from specllava.cli.options import AnswerOptions, picture_beside, write_json
 from specllava.core.files import write_whole
+from specllava.core.question import with_system
 from specllava.core.race_file import race_json
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ class Compare(AnswerOptions):
 
     def run(self, console: Console) -> None:
         if self.against.chosen:
-            if len(self.media.image) > 1:
+            if len(self.image) > 1:
                 raise ValueError("A and B are compared on one picture a question: leave --a and --b out, or use bench")
-            run_comparison(console, self, self.against, self.media.only_image, self.prompt)
+            run_comparison(console, self, self.against, self.only_image, self.prompt)
         elif self.prompt is None:
             raise ValueError("compare needs --prompt, with --image if about one, or --data, or --scenes")
         else:
@@ -42,7 +43,7 @@ class Compare(AnswerOptions):
         from specllava.core.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
-        traces = pair.compare(media, prompt, decoding)
+        traces = pair.compare(media, with_system(prompt, self.system), decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -67,7 +68,7 @@ class Compare(AnswerOptions):
             | {"identical": verdict.identical},
         )
         if self.trace:
-            image = self.media.only_image
+            image = self.only_image
             beside = None if image is None else picture_beside(image, self.trace)
             write_whole(self.trace, race_json(plain, fast, beside))
 

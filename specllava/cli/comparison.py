@@ -117,7 +117,8 @@ def run_comparison(
     found = None
     with tqdm(total=count, disable=None) as bar:
         try:
-            for found in compare_questions(ask(), count, *sides, target_only=count == 1):
+            asked = (replace(one, system=common.system) for one in ask())
+            for found in compare_questions(asked, count, *sides, target_only=count == 1):
                 bar.update(len(found.rows) - bar.n)
         except KeyboardInterrupt:
             if found is None or not found.rows:

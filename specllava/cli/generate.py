@@ -8,6 +8,7 @@ from rich.console import Console
 
 from specllava.cli.options import AnswerOptions, write_json
 from specllava.core.files import write_whole
+from specllava.core.question import with_system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Generate(AnswerOptions):
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
-        trace = pair.generate(media, self.prompt, decoding, record=self.trace is not None)
+        trace = pair.generate(media, with_system(self.prompt, self.system), decoding, record=self.trace is not None)
         console.print(trace.text, markup=False, highlight=False)
         name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})

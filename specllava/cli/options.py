@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
-LOADING = ("device", "dtype", "device_map", "quantization", "context")  # options of a pair that Pair.load takes
+LOADING = ("device", "dtype", "device_map", "quantization", "chat_template", "context")  # options for Pair.load
 Typed = Annotated[frozenset[str], tyro.conf.Suppress]  # options of decoding that the command line names
 
 
@@ -79,6 +79,9 @@ class PairOptions:
     """Give the tokens of the target alone in any precision. Every pass has 32 rows, and of a tree only the first branch
     is verified, which costs tokens per pass. Refused where the device's kernels do not allow it."""
 
+    chat_template: Path | None = None
+    """File of a chat template (jinja), in place of the checkpoint's own."""
+
     context: int | None = None
     """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
     the target can hold and there is memory for."""
@@ -101,36 +104,15 @@ class PairOptions:
         return {} if self.target is not None or self.draft is not None else preset_named(self.preset).tree
 
 
-@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
-@dataclass(frozen=True)
-class MediaOptions:
-    """Media of the question."""
-
-    image: tuple[Path, ...] = ()
-    """Picture files, in the order in which they are shown; without any the question is about none."""
-
-    def check(self) -> None:
-        """Refuse what no model is needed to refuse.
-
-        Raises:
-            ValueError: an unreadable picture.
-        """
-        from specllava.models.media.images import read_size
-
-        for image in self.image:
-            read_size(image)
-
-    @property
-    def only_image(self) -> Path | None:
-        """The picture, if it is the only one."""
-        return self.image[0] if len(self.image) == 1 else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
     """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
 
-    media: MediaOptions = field(default_factory=MediaOptions)
+    image: tuple[Path, ...] = ()
+    """Picture files, in the order in which they are shown; without any the question is about none."""
+
+    system: str | None = None
+    """Text of a system turn in front of the question."""
 
     json: Path | None = None
     """Write token ids and text to this file."""
@@ -142,6 +124,11 @@ class AnswerOptions:
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
 
+    @property
+    def only_image(self) -> Path | None:
+        """The picture, if it is the only one."""
+        return self.image[0] if len(self.image) == 1 else None
+
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
         """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
 
@@ -149,10 +136,13 @@ class AnswerOptions:
             ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
         """
         check_outputs(json=self.json, trace=self.trace)
-        self.media.check()
+        from specllava.models.media.images import read_size
+
+        for image in self.image:
+            read_size(image)
         decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
-        return pair, self.media.image, with_fallback_drafter(pair, decoding, fallback)
+        return pair, self.image, with_fallback_drafter(pair, decoding, fallback)
 
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:

@@ -44,7 +44,7 @@ def _question(raw: Any, folder: Path) -> Question:
         text, names = _simple(raw)
     else:
         text, names = parse_question(raw)
-    if not text:
+    if not text.strip():
         raise UnusableRowError("an empty question")
     if len(names) > 1:
         raise UnusableRowError(f"{len(names)} pictures in one question, and at most one is compared")
@@ -59,4 +59,4 @@ def _simple(raw: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         raise UnusableRowError('neither a "prompt" that is a text nor "conversations"')
     if image is not None and not isinstance(image, str):
         raise UnusableRowError("with an image that is no path")
-    return text.strip(), () if image is None else (image,)
+    return text, () if image is None else (image,)

@@ -58,10 +58,9 @@ def first_questions(
     prompts, complaint = [], None
     for number in numbers[accelerator.process_index :: accelerator.num_processes]:
         row: Row = rows[number]
-        shown = [{"type": "image", "image": images / name} for name in row.images[: row.images_per_question[0]]]
-        chat = [{"role": "user", "content": [*shown, {"type": "text", "text": row.turns[0]}]}]
+        shown = [images / name for name in row.images[: row.images_per_question[0]]]
         try:
-            prompts.append(pair.prompt(None, chat, new_tokens))
+            prompts.append(pair.prompt(shown, row.turns[0], new_tokens))
         except ValueError as error:
             complaint = str(error)
     readable = sum(gather_object([len(prompts)]))

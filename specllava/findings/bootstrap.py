@@ -71,8 +71,3 @@ def pooled(rates: Sequence[Sequence[Part]], combine: Callable[[Array], Array], s
 def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
     """Compare two rates: the second over the first, as :func:`pooled` does."""
     return pooled([a, b], lambda rates: rates[..., 1] / rates[..., 0], seed)
-
-
-def pooled_rate(parts: Sequence[Part], seed: int = 0) -> Ratio:
-    """Return a rate, the total of its numerators over the total of its denominators, with its interval over prompts."""
-    return pooled([parts], lambda rates: rates[..., 0], seed)

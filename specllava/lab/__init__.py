@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.question import Question
+from specllava.core.question import Messages, Question
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
 from specllava.findings.comparison import PairedComparison
@@ -26,7 +26,6 @@ from specllava.lane import lane_of
 from specllava.models.media.images import Pictures, open_media
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
-from specllava.runtime.prompt_builder import Messages
 
 
 @dataclass(frozen=True, slots=True)

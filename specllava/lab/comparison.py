@@ -56,7 +56,7 @@ def _row(
 ) -> Generator[PairedComparison, None, PromptResult]:
     lanes = {SIDES[0]: _Lane(a), SIDES[1]: _Lane(b), TARGET_ONLY: _Lane(a)}
     other = None if b.pair is a.pair else b.pair
-    asked = (question.image, question.text, a.config, b.config, other, target_only)
+    asked = (question.image, question.messages, a.config, b.config, other, target_only)
     with closing(a.pair.race_sides(*asked)) as events:
         for event in events:
             lanes[event.lane.name].events.append(event)

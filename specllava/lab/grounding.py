@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from specllava.core.grounding import Grounding
+from specllava.core.question import Messages
 from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
-from specllava.runtime.prompt_builder import Messages
 from specllava.runtime.scoring import teacher_forced_log_probs
 
 GREY = (128, 128, 128)  # about zero after the vision tower's normalisation

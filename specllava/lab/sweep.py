@@ -11,6 +11,7 @@ from typing import Any
 
 from specllava.core.config import DecodingConfig
 from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.question import Messages
 from specllava.core.trace import DecodeTrace
 from specllava.decoding import Event, race
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
@@ -18,7 +19,6 @@ from specllava.lane import TARGET_ONLY, Lane
 from specllava.models.media.images import Pictures
 from specllava.pair import Pair
 from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import Messages
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
 LOOKUP = "prompt lookup"

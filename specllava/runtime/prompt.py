@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -33,12 +33,12 @@ class Prompt:
 
     text: str
     input_ids: Tensor
-    image_inputs: Mapping[str, Tensor]
-    pictures: tuple[Picture, ...]
-    features: Features | None
-    image_keys: tuple[str, ...]
-    image_sizes: tuple[tuple[int, int], ...]
-    vision_seconds: float
+    image_inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    pictures: tuple[Picture, ...] = ()
+    features: Features | None = None
+    image_keys: tuple[str, ...] = ()
+    image_sizes: tuple[tuple[int, int], ...] = ()
+    vision_seconds: float = 0.0
     turn: int = 0
     forced_prefix: tuple[int, ...] = ()
     draft_prompt: Prompt | None = None

@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.errors import is_panic
-from specllava.models.checkpoints.chat_template import apply_template
+from specllava.core.question import Messages
+from specllava.models.checkpoints.chat_template import Content, Message, apply_template, text_of
 from specllava.models.checkpoints.language_model import input_device
 from specllava.models.checkpoints.tokens import beginning, bos_options, check_text, special_tokens
 from specllava.models.drafts.draft_classes import VisionSource
@@ -25,65 +26,71 @@ from specllava.runtime.prompt import Prompt, with_draft_prompt
 from specllava.runtime.timing import now
 from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_device
 
-Message = dict[str, Any]
-Messages = str | Sequence[Message]
-ROLES = ("user", "assistant")
+TURNS = ("user", "assistant")
 
 
 def as_chat(
     messages: Messages, first: Sequence[Image.Image], special: Sequence[str]
 ) -> tuple[list[Message], list[Image.Image]]:
-    """Convert messages to the form of chat templates; also return their pictures.
-
-    Those of a message come before its text.
+    """Convert messages to what chat templates read, texts and parts as they were given; also return their pictures.
 
     Args:
-        first: pictures of the first message of the user, in front of its own.
+        first: pictures of the first message of the user, in front of its own parts.
         special: tokens that no text may hold.
 
     Raises:
         TextError: a text holds one of them, or is no UTF-8.
-        ValueError: roles that do not alternate from the user to the user, an empty question, or a malformed message.
+        ValueError: roles that do not alternate from the user to the user, but for a system turn in front; an empty
+            question, or a malformed message.
     """
     plain = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    if not plain or plain[-1].get("role") != "user":
+    roles = [message.get("role") if isinstance(message, Mapping) else None for message in plain]
+    if not plain or roles[-1] != "user":
         raise ValueError("a chat must end with a message of the user")
+    begun = int(roles[0] == "system")
     chat: list[Message] = []
     media_of_all: list[Image.Image] = []
     for number, message in enumerate(plain):
-        role, text, media = _parts(number, message)
-        whose = "the prompt" if number == len(plain) - 1 else f"message {number}"
-        if not text and role == "user":  # an assistant's message may be empty
+        content, media = _content(number, message)
+        role, text = roles[number], text_of(content)
+        names = {0: "the system turn"} if begun else {}
+        whose = (names | {len(plain) - 1: "the prompt"}).get(number, f"message {number}")
+        if role == "user" and not text.strip():  # others may be empty
             raise ValueError(f"{whose} is empty")
         check_text(text, special, whose)
-        if role != ROLES[number % 2]:
+        if number >= begun and role != TURNS[(number - begun) % 2]:
             raise ValueError(f"message {number} is the {role}'s: the user begins, and the two take turns")
-        if number == 0:
-            media = [*first, *media]
+        if number == begun and first:
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            content, media = [*[{"type": "image"}] * len(first), *parts], [*first, *media]
         media_of_all += media
-        images = [{"type": "image"}] * len(media)
-        chat.append({"role": role, "content": [*images, {"type": "text", "text": text}]})
+        chat.append({"role": role, "content": content})
     return chat, media_of_all
 
 
-def _parts(number: int, message: Message) -> tuple[str, str, list[Image.Image]]:
-    """Split a message into role, text and pictures; several texts are joined by a space."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ROLES or not isinstance(content, str | list | tuple):
-        raise ValueError(f"message {number} needs a role (user or assistant) and its text or parts as content")
-    texts: list[str] = []
+def _content(number: int, message: Message) -> tuple[Content, list[Image.Image]]:
+    """Return the text or the parts of a message, and its pictures."""
+    role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
+    if role not in ("system", *TURNS) or not isinstance(content, str | list | tuple):
+        raise ValueError(
+            f"message {number} needs a role (system, user or assistant) and its text or parts as content"
+        )
+    if isinstance(content, str):
+        return content, []
+    parts: list[dict[str, Any]] = []
     media: list[Image.Image] = []
-    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+    for part in content:
         match part:
             case {"type": "text", "text": str(text)}:
-                texts.append(text.strip())
+                parts.append({"type": "text", "text": text})
             case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
+                parts.append({"type": "image"})
                 media.append(open_image(source))
             case _:
                 raise ValueError(
                     f"message {number} has a part that is neither a text nor a picture of the user: {str(part)[:80]!r}"
                 )
-    return role, " ".join(filter(None, texts)), media
+    return parts, media
 
 
 class NoRoomError(ValueError):
@@ -120,9 +127,9 @@ class PromptBuilder:
 
         Args:
             media: pictures of the first message.
-            messages: one question, or messages with ``role`` and ``content`` that end with the user's. A content is
-                text, or parts ``{"type": "text", "text": …}`` and, from the user, ``{"type": "image", "image": picture
-                or path}``; pictures come before the text of their message, as in LLaVA's own chats.
+            messages: one question, or messages with ``role`` and ``content`` that end with the user's; the first may be
+                the system's. A content is text, or parts ``{"type": "text", "text": …}`` and, from the user,
+                ``{"type": "image", "image": picture or path}``. The template gets them as they are, in their order.
             new_tokens: room that an answer will need.
             known: features of pictures by key, as ``Prompt.features_by_key`` gives them, which are not encoded again.
 
@@ -135,7 +142,7 @@ class PromptBuilder:
         chat, media_of_all = as_chat(messages, media, special_tokens(self.processor.tokenizer))
         if media_of_all and not family_of(self.target.config).sees:
             raise ValueError(f"{self.name} is a language model, which reads no pictures: ask without one")
-        self._check_text(" ".join(message["content"][-1]["text"] for message in chat))  # before a template reads it
+        self._check_text(" ".join(text_of(message["content"]) for message in chat))  # before a template reads it
         inputs = self._process(self.processor, chat, media_of_all)
         plain = self._plain(chat, media_of_all, inputs)
         if plain.length + new_tokens > self.context:
@@ -182,14 +189,9 @@ class PromptBuilder:
     def _plain(self, chat: Sequence[Message], media: Sequence[Image.Image], inputs: Mapping[str, Tensor]) -> Prompt:
         """Return the prompt of a chat without features."""
         return Prompt(
-            text=chat[-1]["content"][-1]["text"],
+            text=text_of(chat[-1]["content"]),
             input_ids=inputs["input_ids"].to(input_device(self.target)),
-            image_inputs={},
-            pictures=(),
-            features=None,
-            image_keys=(),
             image_sizes=tuple(one.size for one in media),
-            vision_seconds=0.0,
             turn=sum(message["role"] == "user" for message in chat) - 1,
         )
 
@@ -197,12 +199,13 @@ class PromptBuilder:
         """Return how many of the last message's pictures fit, in words; "" if none, or it shows no two."""
         *before, last = chat
         parts = last["content"]
-        asked = len(parts) - 1
+        asked = 0 if isinstance(parts, str) else sum(part["type"] == "image" for part in parts)
         if asked < 2:
             return ""
+        texts = [part for part in parts if part["type"] == "text"]
 
         def length(count: int) -> int:
-            fewer = [*before, last | {"content": parts[asked - count :]}]
+            fewer = [*before, last | {"content": [*[{"type": "image"}] * count, *texts]}]
             kept = media[: len(media) - asked + count]
             return int(self._process(self.processor, fewer, kept)["input_ids"].shape[1])
 
@@ -216,11 +219,9 @@ def _call(processor: ProcessorMixin, media: Sequence[Image.Image], text: str) ->
     Raises:
         ValueError: settings of the processor, which come with the checkpoint, that do not work.
     """
-    given: dict[str, Any] = dict(bos_options(processor.tokenizer, text))
+    given: dict[str, Any] = {"text": text, "return_tensors": "pt", **bos_options(processor.tokenizer, text)}
     try:
-        read: Mapping[str, Tensor] = processor(
-            images=[list(media)] if media else None, text=text, return_tensors="pt", **given
-        )
+        read: Mapping[str, Tensor] = processor(images=[list(media)] if media else None, **given)
     except BaseException as error:  # whatever its settings make it raise
         if not isinstance(error, Exception) and not is_panic(error):
             raise

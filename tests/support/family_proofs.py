@@ -47,7 +47,7 @@ def own_inputs(pair: Pair, number: int) -> dict[str, Tensor]:
             "role": one["role"],
             "content": [{"type": "text", "text": one["content"]}]
             if isinstance(one["content"], str)
-            else [part | {"text": part["text"].strip()} if part["type"] == "text" else part for part in one["content"]],
+            else one["content"],
         }
         for one in checkpoints.messages(number)
     ]
@@ -161,7 +161,7 @@ def check_chat(pair: Pair) -> None:
         reused = trace.prefill.reused_tokens
         check_last(chat)
     assert reused > 0
-    chat.edit(2, "Why?", FAST)
+    chat.ask("Why?", None, FAST, 2)
     check_last(chat)
 
 

@@ -29,7 +29,7 @@ from specllava.core.race_file import race_json
 from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.admission import RunRate, check_early
 from visual.page.app_state import AppState
-from visual.page.controls import FIELDS, check_options, limit_option
+from visual.page.controls import FIELDS, SYSTEM, SYSTEM_OPTION, check_options, limit_option
 from visual.page.model_choice import DRAFT, OWN, DraftChoices, chosen_models, read_draft
 from visual.page.notices import text_of
 from visual.page.pictures import NoPicture, PictureSource
@@ -242,7 +242,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
             raise ValueError(f"drafter {inputs.config.drafter} drafts nothing here: choose another, or call /generate")
         config = replace(inputs.config, drafter="none") if absent else inputs.config
         begin = backend.answer if endpoint.alone else backend.race
-        events = begin(inputs.picture.open(), inputs.question, config)
+        events = begin(inputs.picture.open(), inputs.messages, config)
         return CallRun(endpoint, backend, events, is_wanted, leave)
 
     return RunKind(endpoint.name, "the call", "", RunRequest, start)
@@ -251,7 +251,7 @@ def call_kind(endpoint: Endpoint, state: AppState, leave: Callable[[], None]) ->
 def _handler(endpoint: Endpoint, state: AppState, rate: RunRate) -> Callable[..., Any]:
     """Make what answers a call: a generator where answers are streamed, otherwise a function."""
 
-    names = [*FIELDS, *_draft_parameter(state.choices), MORE]
+    names = [*FIELDS, *_more_parameters(state.choices)]
 
     def answers(request: gr.Request, image: Any, question: Any, *options: Any) -> Generator[Any]:
         try:
@@ -326,11 +326,11 @@ def _pictures(images: Sequence[Any], limits: Limits) -> PictureSource:
     return uploaded_pictures([Path(str(image["path"])) for image in images], limits)
 
 
-def _draft_parameter(choices: DraftChoices) -> dict[str, tuple[str, str]]:
-    """Return the parameter that chooses a draft, where there is a choice: default, and what it is."""
-    if not choices.drafts:
-        return {}
-    return {"draft": (choices.own, f"the draft model, for the drafter model: {' or '.join(choices.all_drafts())}")}
+def _more_parameters(choices: DraftChoices) -> dict[str, tuple[Any, Any, str]]:
+    """Return the parameters that are no options: default, type, what it is; of a draft where there is a choice."""
+    about = f"the draft model, for the drafter model: {' or '.join(choices.all_drafts())}"
+    draft: dict[str, tuple[Any, Any, str]] = {"draft": (choices.own, str, about)} if choices.drafts else {}
+    return draft | {MORE: ([], list[PictureFile], MORE_IMAGES), SYSTEM: ("", str, SYSTEM_OPTION["help"])}
 
 
 def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) -> Callable[..., Any]:
@@ -347,11 +347,9 @@ def _document(endpoint: Endpoint, handler: Callable[..., Any], state: AppState) 
         listed = list(default) if isinstance(default, tuple) else default
         parameters.append(Parameter(name, kind, default=listed, annotation=_plain_type(info.annotation)))
         lines.append(f"    {name}: {info.title}. {info.description}")
-    for name, (usual, about) in _draft_parameter(state.choices).items():
-        parameters.append(Parameter(name, kind, default=usual, annotation=str))
+    for name, (usual, annotation, about) in _more_parameters(state.choices).items():
+        parameters.append(Parameter(name, kind, default=usual, annotation=annotation))
         lines.append(f"    {name}: {about}")
-    parameters.append(Parameter(MORE, kind, default=[], annotation=list[PictureFile]))
-    lines.append(f"    {MORE}: {MORE_IMAGES}")
     returns, about = endpoint.returns
     lines += ["", "Returns:", f"    {about}"]
     documented: Any = handler

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import DecodingConfig, Usual, few_errors, one_line, options_read
+from specllava.core.config import DecodingConfig, Usual, few_errors, one_line, options_read, short
 from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.growth.rules.chain import CHAIN_OPTIONS
 from specllava.core.growth.rules.topk import eagle2_tree
@@ -66,6 +66,11 @@ PRESETS: Final = (
         eagle2_tree(7, 10, 60),
     ),
 )  # fmt: skip
+SYSTEM: Final = "system"
+SYSTEM_OPTION: Final[dict[str, Any]] = {
+    "name": SYSTEM, "title": "System turn", "lines": 3,
+    "help": "Text in front of the dialogue, which the model reads as the system's; none where this is empty.",
+}  # fmt: skip
 MEASURED: Final = "The tree with which others measured this draft."
 
 
@@ -85,7 +90,8 @@ def settings_drawer(run: str, drafts: DraftChoices | None = None, limits: Limits
     choices, tree = drafts or DraftChoices(), _tree_options()
     usual = {name: _plain(limit_option(name, info.default, bounds)) for name, info in FIELDS.items()}
     unchanged = {name: usual[name] for name in tree}
-    defaults = usual | {name: _plain(limit_option(name, value, bounds)) for name, value in choices.tree.items()}
+    measured = {name: _plain(limit_option(name, value, bounds)) for name, value in choices.tree.items()}
+    defaults = usual | measured | {SYSTEM: ""}
     known = (*([SettingsPreset("as measured", MEASURED, choices.tree)] if choices.tree else []), *PRESETS)
 
     return gr.HTML(**component_arguments(
@@ -96,6 +102,7 @@ def settings_drawer(run: str, drafts: DraftChoices | None = None, limits: Limits
                 for name in FIELDS if name in tree
             ]},
             {"title": "The answer", "options": [_option(name, bounds) for name in FIELDS if name not in tree]},
+            {"title": "More", "options": [SYSTEM_OPTION]},
         ],
         presets=[
             {"title": preset.title, "because": preset.because, "changes": {**unchanged, **preset.changes}}
@@ -112,7 +119,7 @@ def decoding_config(settings: Settings | None, limits: Limits | None = None) -> 
         OptionRefused: a value beyond the page's limits.
         ValueError: a browser sent something else than settings.
     """
-    given = dict(_check_mapping(settings))
+    given = {name: value for name, value in _check_mapping(settings).items() if name != SYSTEM}
     if "drafter" in given:
         given["drafter"] = _drafter(given)
     read = _read(given)
@@ -129,6 +136,7 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         settings = _check_mapping(settings)
         draft = read_draft(settings)
         summary = settings_summary(decoding_config(settings, limits), draft=None if draft == OWN else draft)
+        summary += " · a system turn" if read_system(settings) else ""
     except ValidationError as error:
         refused = {
             ".".join(map(str, item["loc"][:1])): item["msg"].removeprefix("Value error, ") for item in few_errors(error)
@@ -139,7 +147,19 @@ def described_settings(settings: Settings, limits: Limits | None = None) -> dict
         summary = f"Please change the settings: {refusal}"
     except ValueError as refusal:
         return {"summary": str(refusal), "read": [], "refused": {"": str(refusal)}}
-    return {"summary": summary, "read": sorted(_read(settings)), "refused": refused}
+    return {"summary": summary, "read": sorted({SYSTEM, *_read(settings)}), "refused": refused}
+
+
+def read_system(settings: Settings) -> str | None:
+    """Return the text of the system turn of settings, as it was typed; ``None`` where it is empty.
+
+    Raises:
+        ValueError: a browser sent something else than a text.
+    """
+    text = settings.get(SYSTEM)
+    if isinstance(text, str | None):
+        return text or None
+    raise ValueError(f"{SYSTEM} = {short(text)}: a text is expected")
 
 
 class OptionRefused(ValueError):

@@ -175,13 +175,14 @@ class Dialogues:
 
     def begin(
         self, session: str, picture: PictureSource, question: str, config: DecodingConfig, follow: bool,
-        models: str = "", make: Callable[[Sequence[TurnParts]], Chat] | None = None,
+        models: str = "", make: Callable[[Sequence[TurnParts]], Chat] | None = None, system: str | None = None,
     ) -> tuple[Generator[Any], DialoguePosition]:  # fmt: skip
         """Begin the race of a follow-up or, unless ``follow``, of a new dialogue; return its events and position.
 
         Args:
             models: name of the models that answer.
             make: makes a chat of these models, instead of the page's own.
+            system: text of the system turn, from this question on.
 
         Raises:
             ValueError: bad input, or nothing to go on from.
@@ -195,6 +196,7 @@ class Dialogues:
             self._dialogues.move_to_end(session)
         dialogue = held if follow else Dialogue(uuid.uuid4().hex)
         chat = dialogue.resume(make or self._make, models)
+        chat.system = system
         self._make_room(session)
         begun = dialogue.ask(chat, picture, question, config, self._turns)
         self._put(session, dialogue, held)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specllava.core.config import DecodingConfig
+from specllava.core.question import Messages
 from specllava.findings.sweep import SWEEP_VALUES
 from specllava.models.media.images import Pictures
 from visual.page import widgets
@@ -57,7 +58,7 @@ class Experiment:
     title: str
     about: str
     button: str
-    start: Callable[[Lab, Pictures, str, Any, DecodingConfig], Generator[Any]]
+    start: Callable[[Lab, Pictures, Messages, Any, DecodingConfig], Generator[Any]]
     view: Callable[[Any], tuple[str, View]]
     control: Callable[[AppState], Any] = lambda state: gr.State([])
     read: Callable[[AppState, Any], Any] = lambda state, value: value
@@ -175,9 +176,9 @@ def experiment_kind(state: AppState, experiment: Experiment) -> RunKind:
         return RunRequest(state.uploads.picture(reference), shorten_question(question), settings, own)
 
     def start(inputs: RunInputs) -> ExperimentRun:
-        picture = seen_picture(inputs, state.backend_with(inputs.draft))
+        picture = seen_picture(inputs, state.backend_with(inputs.draft).sees)
         image, more = picture.open(), experiment.prepare(state, inputs)
-        findings = experiment.start(state.lab_with(inputs.draft), image, inputs.question, more, inputs.config)
+        findings = experiment.start(state.lab_with(inputs.draft), image, inputs.messages, more, inputs.config)
         return ExperimentRun(experiment, findings)
 
     return RunKind(experiment.name, "the experiment", "What was found so far stays here.", request, start)

@@ -86,17 +86,19 @@ def race_kind(state: AppState) -> RunKind:
         backend = state.backend_with(inputs.draft)
         absent = speculation_off(backend.info, inputs.config)
         config = replace(inputs.config, drafter="none") if absent else inputs.config
-        shown = seen_picture(inputs, backend)
+        shown = seen_picture(inputs, backend.sees)
         picture = address_of(shown)
         seen = SEEN.get(family_of(state.pair), "") if shown.uploaded else ""
         source = f"live run: {seen[:1].lower()}{seen[1:-1]}" if seen else "live run"
         if state.dialogues is None:
-            events = backend.race(shown.open(), inputs.question, config)
+            events = backend.race(shown.open(), inputs.messages, config)
             return RaceRun(events, backend.collect_race, picture, absent, source)
         asked = inputs.session, shown, inputs.question, config
         models = chosen_models(state.others, inputs.draft)
         chat = models.chat if models else None
-        events, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=inputs.draft, make=chat)
+        events, position = state.dialogues.begin(
+            *asked, follow=bool(inputs.more), models=inputs.draft, make=chat, system=inputs.system
+        )
         return RaceRun(events, backend.collect_race, picture, absent, source, position)
 
     return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)

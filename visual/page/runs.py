@@ -38,7 +38,8 @@ from specllava.core.config import DecodingConfig
 from specllava.core.errors import is_out_of_memory
 from specllava.core.limits import Limits
 from specllava.core.metrics import RunTotals
-from visual.page.controls import decoding_config
+from specllava.core.question import Messages, with_system
+from visual.page.controls import decoding_config, read_system
 from visual.page.model_choice import OWN, read_draft
 from visual.page.notices import error, failure, info, refusal_notice, warning
 from visual.page.pictures import NoPicture, PictureSource
@@ -79,18 +80,17 @@ class RunInputs:
     config: DecodingConfig
     more: Any
     draft: str = OWN
-
-
-class Backend(Protocol):
-    """What answers: a pair."""
+    system: str | None = None
 
     @property
-    def sees(self) -> bool: ...
+    def messages(self) -> Messages:
+        """The question as a pair takes it, after the system turn."""
+        return with_system(self.question, self.system)
 
 
-def seen_picture(inputs: RunInputs, backend: Backend) -> PictureSource:
+def seen_picture(inputs: RunInputs, sees: bool) -> PictureSource:
     """Return the picture of a run, none for a language model."""
-    return inputs.picture if backend.sees else NoPicture()
+    return inputs.picture if sees else NoPicture()
 
 
 class Run(Protocol):
@@ -221,8 +221,10 @@ def check_request(request: RunRequest, session: str, limits: Limits) -> RunInput
     config = decoding_config(request.settings, limits)
     if request.picture is None:
         raise ValueError("choose a picture first, or No picture")
+    draft, system = read_draft(request.settings), read_system(request.settings)
     check_question(request.question, limits.prompt_characters)
-    return RunInputs(session, request.picture, request.question, config, request.more, read_draft(request.settings))
+    check_question(system or "", limits.prompt_characters, "system turn")
+    return RunInputs(session, request.picture, request.question, config, request.more, draft, system)
 
 
 def waiting_notice(position: QueuePosition | None) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import gradio as gr
 
 from specllava.core.config import DecodingConfig
+from specllava.core.question import Messages
 from specllava.core.trace import DecodeTrace, RunInfo
 from specllava.models.media.images import Pictures
 from visual.page.runs import OutOfTime
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
 
 log = logging.getLogger("specllava.page")
-Race = Callable[[Pictures, str, DecodingConfig], Generator[Any]]
+Race = Callable[[Pictures, Messages, DecodingConfig], Generator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class ZeroGPUPair:
     def sees(self) -> bool:
         return self._pair.sees
 
-    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def race(self, image: Pictures, messages: Messages, config: DecodingConfig) -> Generator[Any]:
         """Yield the events of a race as they come from the worker; closing it ends the worker's race.
 
         Raises:
@@ -93,11 +94,11 @@ class ZeroGPUPair:
         """
         return self._lent(self._race, image, messages, config)
 
-    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def answer(self, image: Pictures, messages: Messages, config: DecodingConfig) -> Generator[Any]:
         """Yield the events of the one lane that answers, as :meth:`race` does those of a race."""
         return self._lent(self._answer, image, messages, config)
 
-    def _lent(self, race: Race, image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def _lent(self, race: Race, image: Pictures, messages: Messages, config: DecodingConfig) -> Generator[Any]:
         begun = False
         try:
             with closing(race(image, messages, config)) as events:
@@ -118,7 +119,7 @@ class ZeroGPUPair:
 def _worker(run: Race, grant: Grant) -> Race:
     """Make the function that ZeroGPU runs in its worker. It says why it ends, and keeps to what it was granted."""
 
-    def race(image: Pictures, messages: str, config: DecodingConfig) -> Generator[Any]:
+    def race(image: Pictures, messages: Messages, config: DecodingConfig) -> Generator[Any]:
         granted = grant.seconds(config)
         last = time.monotonic() + granted - grant.start  # the start is over by now
         try:

@@ -87,11 +87,11 @@ def shorten_question(question: str | None) -> str:
     return (question or "")[: MAX_PROMPT_CHARACTERS + 1]
 
 
-def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS) -> None:
-    """Refuse a question that is too long to be read.
+def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS, what: str = "question") -> None:
+    """Refuse a question, or what comes before it, that is too long to be read.
 
     Raises:
         ValueError: it has more than ``most`` characters.
     """
     if len(question) > most:
-        raise ValueError(f"the question has more than {most:,} characters: shorten it")
+        raise ValueError(f"the {what} has more than {most:,} characters: shorten it")

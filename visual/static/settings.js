@@ -68,7 +68,7 @@ export function mount({ element, props, watch, server }) {
 
 // Options of a link, as the form holds them; the server refuses what is none.
 function addressed(groups, query) {
-  const options = groups.flatMap(({ options }) => options).filter(({ name }) => query.has(NAMED + name));
+  const options = groups.flatMap(shared).filter(({ name }) => query.has(NAMED + name));
   return Object.fromEntries(options.map(({ name, bounds }) => {
     const value = query.get(NAMED + name).slice(0, LONGEST);
     return [name, bounds && value !== "" ? Number(value) : value];
@@ -77,12 +77,15 @@ function addressed(groups, query) {
 
 function keepInAddress(groups, value, defaults) {
   const address = new URL(location.href);
-  for (const { name } of groups.flatMap(({ options }) => options)) {
+  for (const { name } of groups.flatMap(shared)) {
     if (same(value[name], defaults[name])) address.searchParams.delete(NAMED + name);
     else address.searchParams.set(NAMED + name, value[name] ?? "");
   }
   history.replaceState(history.state, "", address);
 }
+
+// An address carries options, and no text of the visitor's.
+const shared = ({ options }) => options.filter(({ lines }) => !lines);
 
 // Presets are of the tree: whichever draft was chosen goes on guessing.
 const kept = (changes, { drafter }) => (drafter?.startsWith("draft: ") ? { ...changes, drafter } : changes);
@@ -121,10 +124,10 @@ function choice({ name, title, choices }, change) {
   return { row, show: (value) => inputs.forEach((input) => (input.checked = input.value === value)), refuse: refusal(row, inputs) };
 }
 
-// A number, with a slider over its usual range, or several numbers with commas between them.
-function typed({ name, title, help, bounds, usual, step }, change) {
+// A number, with a slider over its usual range, several numbers with commas between them, or a text of several lines.
+function typed({ name, title, help, bounds, usual, step, lines }, change) {
   const id = `option-${name}`;
-  const field = make("input", { id, "aria-describedby": `${id}-help`, ...(bounds ? { type: "number", step, min: bounds[0], max: bounds[1] } : { type: "text" }) });
+  const field = make(lines ? "textarea" : "input", { id, "aria-describedby": `${id}-help`, ...(lines ? { rows: lines } : bounds ? { type: "number", step, min: bounds[0], max: bounds[1] } : { type: "text" }) });
   const slider = usual && make("input", { type: "range", min: usual[0], max: usual[1], step: usual[2], "aria-label": title });
   const read = (input) => (bounds ? (input.value === "" ? null : Number(input.value)) : input.value);
   for (const input of [field, slider].filter(Boolean)) input.addEventListener("input", () => change({ [name]: read(input) }));

@@ -1,4 +1,4 @@
-"""A tokenizer in a processor's place: a language model's chats are texts, and no picture is among them."""
+"""A tokenizer in a processor's place: a language model's chats have no pictures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from transformers import PreTrainedTokenizerBase
 
 # FastChat's vicuna_v1.1, for checkpoints that bring no template, as Vicuna's do not.
 VICUNA: Final = (
-    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and"
-    " polite answers to the user's questions.{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ ' USER: ' + message['content'] }}{% else %}{{ ' ASSISTANT: ' + message['content'] + eos_token }}{% endif %}"
+    "{% for message in messages %}{% if loop.first %}{% if message['role'] == 'system' %}{{ message['content'] }}"
+    "{% else %}A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful,"
+    " detailed, and polite answers to the user's questions.{% endif %}{% endif %}{% if message['role'] == 'user' %}"
+    "{{ ' USER: ' + message['content'] }}{% elif message['role'] == 'assistant' %}"
+    "{{ ' ASSISTANT: ' + message['content'] + eos_token }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ ' ASSISTANT:' }}{% endif %}"
 )
 
@@ -30,12 +32,9 @@ class TextProcessor:
         """The checkpoint's own template, or Vicuna's."""
         return self.tokenizer.chat_template or VICUNA
 
-    def apply_chat_template(self, chat: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
-        """Write a chat whose contents are texts."""
-        options: dict[str, Any] = {"chat_template": self.chat_template, "tokenize": False}
-        return str(
-            self.tokenizer.apply_chat_template(list(chat), add_generation_prompt=add_generation_prompt, **options)
-        )
+    def apply_chat_template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """Write a chat."""
+        return str(self.tokenizer.apply_chat_template(list(chat), tokenize=False, **options))
 
     def __call__(self, images: None, text: str, return_tensors: str, **options: Any) -> Mapping[str, Tensor]:
         """Tokenise a written chat; only where the template is not the checkpoint's own does the tokenizer begin it."""
@@ -47,11 +46,3 @@ class TextProcessor:
     def save_pretrained(self, directory: Path) -> None:
         """Write the tokenizer's files."""
         self.tokenizer.save_pretrained(directory)
-
-
-def plain_chat(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a chat of parts with the text of each message as its content."""
-    return [
-        {**message, "content": "".join(part["text"] for part in message["content"] if part["type"] == "text")}
-        for message in chat
-    ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
-from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
+from specllava.models.drafts.draft_reading import DraftReading
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 QuantizationName = Literal["none", "int8", "int4"]
@@ -13,18 +14,17 @@ PassesName = Literal["auto", "eager", "padded", "graphs"]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """Options of loading: device, precision and context.
+class LoadOptions(DraftReading):
+    """Options of loading: device, precision, context, and how a draft is read that reads the target's states.
 
     Args:
         device: ``auto`` takes the GPU if there is one.
         dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
         device_map: let accelerate spread the target over all GPUs and the machine's memory.
         quantization: store the target's weights in fewer bits.
+        chat_template: file of a template in place of the checkpoint's own.
         context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
             where there is no memory for all of them.
-        draft_format, draft_state_layers, draft_rope_theta: of a draft that reads the target's states, as
-            :class:`DraftReading` has them.
 
     Raises:
         ValueError: an unknown dtype.
@@ -34,10 +34,8 @@ class LoadOptions:
     dtype: DTypeName = "auto"
     device_map: bool = False
     quantization: QuantizationName = "none"
+    chat_template: str | Path | None = None
     context: int | None = None
-    draft_format: DraftFormat | None = None
-    draft_state_layers: tuple[int, ...] | None = None
-    draft_rope_theta: float | None = None
 
     @property
     def reading(self) -> DraftReading:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
+from specllava.models.checkpoints.chat_template import use_template
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import (
     LANGUAGE_MODELS,
@@ -93,6 +94,8 @@ def load_target(
     context, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
     tell(line)
     processor = family.read_processor(checkpoint)
+    if options.chat_template is not None:
+        use_template(processor, options.chat_template)
     if family.sees:
         check_processor(checkpoint.name, family, config, processor)
     arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
