@@ -59,6 +59,9 @@ class Endless:
 
     def summary(self) -> None: ...
 
+    def advice(self) -> str:
+        return ""
+
 
 class Kind:
     """A kind of endless runs, and those that were started."""

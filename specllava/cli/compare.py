@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from specllava.cli.comparison import ComparisonOptions, run_comparison
-from specllava.cli.options import AnswerOptions, picture_beside, write_json
+from specllava.cli.options import AnswerOptions, picture_beside, report_unused_draft, write_json
 from specllava.core.files import write_whole
 from specllava.core.race_file import race_json
 
@@ -66,6 +66,7 @@ class Compare(AnswerOptions):
             f"{candidate.tokens_per_second:.0f} instead of {reference.tokens_per_second:.0f} tokens/s:"
             f" {speedup(reference, candidate):.2f} times as fast"
         )
+        report_unused_draft(pair.draft_name, decoding.drafter, candidate)
         lanes = {"target_only": plain, "speculative": fast}
         write_json(
             self.json,

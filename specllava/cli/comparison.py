@@ -25,6 +25,7 @@ from specllava.cli.options import (
     picture_beside,
     print_line,
     print_notice,
+    report_unused_draft,
     typed_options,
     with_fallback_drafter,
     with_tree,
@@ -244,6 +245,8 @@ def _report(
         print_line(console, f"{letter}: {name}")
     for line in summary_lines(found):
         print_line(console, line)
+    for side, totals in zip(sides, found.totals, strict=True):
+        report_unused_draft(side.pair.draft_name, side.config.drafter, totals)
     if options.csv:
         write_whole(options.csv, to_csv(found))
     if options.markdown:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.files import write_whole
+from specllava.core.metrics import RunTotals, unused_draft
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 from specllava.models.loading.load_options import DTypeName, PassesName, QuantizationName
 from specllava.models.loading.presets import Tree, preset_named
@@ -199,6 +200,12 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
     print_notice(f"{what} because {pair.name} has no draft: {pair.way_to_draft}")
     return replace(decoding, drafter=fallback)
+
+
+def report_unused_draft(draft: str, drafter: str, totals: RunTotals) -> None:
+    """Print a notice on a draft model that is hardly ever right, if it is one."""
+    if line := unused_draft(draft, drafter, totals):
+        print_notice(line)
 
 
 def print_line(console: Console, line: str) -> None:

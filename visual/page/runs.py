@@ -108,6 +108,9 @@ class Run(Protocol):
     def end(self, ending: Ending) -> Any:
         """Return the last value for what shows the run, ``None`` if there is none."""
 
+    def advice(self) -> str:
+        """Return what the visitor should look at, empty if nothing."""
+
     def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if there is none."""
 
@@ -168,7 +171,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
         outcome = yield from _show_events(run, request, requests.limits.seconds_per_run)
         if outcome != "left":
             ending: Ending = "stopped" if outcome == "closed" else outcome
-            yield run.end(ending), kind.notice(outcome, requests.limits)
+            yield run.end(ending), kind.notice(outcome, requests.limits) or warning(run.advice())
     except OutOfTime as over:
         outcome = "deadline"
         yield None if run is None else run.end(outcome), warning(f"{over} {kind.kept}")

@@ -28,7 +28,7 @@ def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
     if named:
         return tuple(named)
     sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    return (SLIDING if sliding else FULL,) * int(config.num_hidden_layers)
+    return (SLIDING if sliding else FULL,) * int(getattr(config, "num_hidden_layers", 0))
 
 
 def check_decoder(name: str, config: PretrainedConfig) -> None:
@@ -46,6 +46,11 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
             else "keep one state for the whole text, from which a branch that is refused cannot be taken back"
         )
         raise ValueError(f"{name} has {others[0]} layers, which {why}: full and sliding attention can verify trees")
+    if getattr(config, "kv_lora_rank", None):
+        raise ValueError(
+            f"{name} has a {config.model_type} decoder, whose KV cache holds latent vectors (kv_lora_rank): trees are"
+            " verified over keys and values of each head alone"
+        )
     rope: Any = getattr(config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
     if "longrope" in kinds:
@@ -53,6 +58,13 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
             f"{name} has rotary embeddings of type longrope, whose angles change where a text outgrows"
             " original_max_position_embeddings: a tree that reaches over it would not be lossless"
         )
+
+
+def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
+    """Return the heads of a decoder's KV cache, and the numbers of each; some types have one per attention head."""
+    heads = int(config.num_attention_heads)
+    own, size = getattr(config, "num_key_value_heads", None), getattr(config, "head_dim", None)
+    return int(own or heads), int(size or config.hidden_size // heads)
 
 
 def max_context(config: PretrainedConfig) -> int:

@@ -41,9 +41,10 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> str
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Return the strings that the tokenizer reads as one token anywhere in a text; longest first."""
+    """Return the strings that the tokenizer reads as one token in a text, longest first; blank ones aside."""
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return tuple(sorted({*added, *tokenizer.all_special_tokens, IMAGE_MARKER}, key=lambda one: (-len(one), one)))
+    every = {*added, *tokenizer.all_special_tokens, IMAGE_MARKER}
+    return tuple(sorted(filter(str.strip, every), key=lambda one: (-len(one), one)))
 
 
 def check_text(text: str, special: Sequence[str], whose: str) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.language_model import max_context
+from specllava.models.checkpoints.language_model import kv_shape, max_context
 from specllava.models.drafts.feature_draft import FeatureDraftConfig
 from specllava.models.loading.load_options import QuantizationName
 from specllava.models.loading.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
@@ -50,11 +50,12 @@ def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize
     """
     model = without_storage(build, config)
     text = config.get_text_config()
+    kv_heads, head_dim = kv_shape(text)
     return ModelSize(
         weights=sum(weight.numel() for weight in model.parameters()),
         layers=text.num_hidden_layers,
-        kv_heads=text.num_key_value_heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         linear=sum(module.weight.numel() for module in decoder_weights(model)),
         states=state_numbers(config),
     )
