@@ -111,11 +111,7 @@ class MediaOptions:
     """Picture files, in the order in which they are shown; without any the question is about none."""
 
     def check(self) -> None:
-        """Refuse what no model is needed to refuse.
-
-        Raises:
-            ValueError: an unreadable picture.
-        """
+        """Refuse what no model is needed to refuse."""
         from specllava.models.media.images import read_size
 
         for image in self.image:
@@ -236,9 +232,6 @@ def check_outputs(**files: Path | None) -> None:
 
     Args:
         files: by the name of their option.
-
-    Raises:
-        ValueError: the first of them, and why.
     """
     for name, path in files.items():
         if path is None:

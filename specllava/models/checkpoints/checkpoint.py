@@ -43,6 +43,7 @@ from specllava.models.checkpoints.checkpoint_files import (
     tensor_types,
 )
 from specllava.models.checkpoints.hub_cache import INDEX, PICKLED, SINGLE
+from specllava.models.checkpoints.vision_tower import count_prefix_tokens
 
 Source = str | Path
 Read = TypeVar("Read")
@@ -83,9 +84,6 @@ class Checkpoint:
         """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
 
         An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
-
-        Raises:
-            ValueError: neither, or an adapter.
         """
         directory = Path(source)
         check_adapter(directory)
@@ -102,11 +100,7 @@ class Checkpoint:
         return Path(self.name_or_path).name
 
     def settings(self) -> dict[str, Any]:
-        """Read config.json as it is written, of a model that transformers need not know.
-
-        Raises:
-            ValueError: as :meth:`config`.
-        """
+        """Read config.json as it is written, of a model that transformers need not know."""
         self._check_files("config.json")
         found = self._read(lambda: self._object("config.json"))
         for name, value in _numbers(found):
@@ -143,8 +137,8 @@ class Checkpoint:
         except ValueError as error:
             if isinstance(error.__cause__, ImportError) and "Torchvision" in str(error.__cause__):
                 raise ValueError(
-                    f"the processor of {self.name_or_path} reads videos, which that of its model does not:"
-                    " the processor does not fit the model, take both from one checkpoint"
+                    f"the processor of {self.name_or_path} needs torchvision, which is not installed: install it, or"
+                    " take the processor of its model's own checkpoint, which does without"
                 ) from error
             raise
         if not hasattr(processor, "image_processor"):
@@ -155,7 +149,7 @@ class Checkpoint:
             config = self.config()
             processor.patch_size = config.vision_config.patch_size
             processor.vision_feature_select_strategy = config.vision_feature_select_strategy
-            processor.num_additional_image_tokens = 1  # the class token that a CLIP tower puts in front
+            processor.num_additional_image_tokens = count_prefix_tokens(config.vision_config)
         return processor
 
     def tokenizer(self, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
@@ -262,11 +256,7 @@ class Checkpoint:
             check_text(self.name_or_path, file, name)
 
     def _check_layout(self, settings: Mapping[str, Any]) -> None:
-        """Refuse a configuration that is none of transformers'.
-
-        Raises:
-            CheckpointError: LLaVA's own layout, code of its own, or a type that is missing or unknown.
-        """
+        """Refuse a configuration that is none of transformers'."""
         kind = settings.get("model_type")
         if "mm_vision_tower" in settings:
             why = f"LLaVA's own layout ({kind} with mm_vision_tower)"
@@ -285,9 +275,6 @@ class Checkpoint:
         """Refuse weights and biases that are stored as whole numbers, unless the configuration is a quantised one's.
 
         Another floating-point type than the configuration's is common, and read by the file's header.
-
-        Raises:
-            ValueError: the first of them.
         """
         if "quantization_config" in self.settings():
             return

@@ -28,11 +28,7 @@ class CheckpointError(ValueError):
 
 
 def check_content(source: str, file: Path) -> None:
-    """Refuse the pointer that git leaves in a file's place where git-lfs is missing.
-
-    Raises:
-        CheckpointError: it is one.
-    """
+    """Refuse the pointer that git leaves in a file's place where git-lfs is missing."""
     with file.open("rb") as opened:
         if opened.read(len(POINTER)) == POINTER:
             raise CheckpointError(
@@ -45,9 +41,6 @@ def check_text(source: str, file: Path, name: str) -> None:
 
     Args:
         name: of the file, by which its rules are known.
-
-    Raises:
-        CheckpointError: with its bytes, or the place where it ends to be JSON.
     """
     if (size := file.stat().st_size) > MOST_BYTES[name]:
         raise CheckpointError(f"{source} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read")
@@ -59,11 +52,7 @@ def check_text(source: str, file: Path, name: str) -> None:
 
 
 def read_object(source: str, name: str, content: bytes) -> dict[str, Any]:
-    """Return the JSON object that a file holds.
-
-    Raises:
-        CheckpointError: it holds none.
-    """
+    """Return the JSON object that a file holds."""
     why = "it holds a value of another kind"
     try:
         found = json.loads(content)
@@ -75,11 +64,7 @@ def read_object(source: str, name: str, content: bytes) -> dict[str, Any]:
 
 
 def tensor_types(source: str, file: Path) -> list[tuple[str, str]]:
-    """Return the names and types of a file's tensors.
-
-    Raises:
-        CheckpointError: no whole safetensors file.
-    """
+    """Return the names and types of a file's tensors."""
     try:
         with safe_open(file, framework="pt") as weights:
             return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118
@@ -91,11 +76,7 @@ def tensor_types(source: str, file: Path) -> list[tuple[str, str]]:
 
 
 def check_adapter(directory: Path) -> None:
-    """Refuse a directory with an adapter: with peft, transformers would load the model that it names instead.
-
-    Raises:
-        CheckpointError: it has one.
-    """
+    """Refuse a directory with an adapter: with peft, transformers would load the model that it names instead."""
     if (directory / ADAPTER).is_file():
         raise CheckpointError(
             f"{directory} has {ADAPTER}, of an adapter such as LoRA's: merge it into its base (merge_and_unload and"
@@ -104,11 +85,7 @@ def check_adapter(directory: Path) -> None:
 
 
 def check_weights_there(directory: Path, listed: Collection[str]) -> None:
-    """Refuse a directory without files of weights that are expected or that its index names.
-
-    Raises:
-        CheckpointError: with the first of them, and what is there instead.
-    """
+    """Refuse a directory without files of weights that are expected or that its index names."""
     missing = sorted(name for name in listed if not (directory / name).is_file())
     if not missing:
         return

@@ -73,11 +73,7 @@ def max_context(config: PretrainedConfig) -> int:
 
 
 def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
-    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
-
-    Raises:
-        ValueError: more than that, or none.
-    """
+    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold."""
     longest = max_context(config)
     if wanted is not None and not 1 <= wanted <= longest:
         raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")

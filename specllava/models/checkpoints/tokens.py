@@ -84,9 +84,6 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
 
     An empty list names none on purpose: answers then end at the limit only.
-
-    Raises:
-        ValueError: a source names something that is no token id.
     """
     for source, value in _sources(model, tokenizer):
         if value is not None:
@@ -109,11 +106,7 @@ def _sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iter
 def check_tokens(
     name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a model whose ids mean other tokens than the target's.
-
-    Raises:
-        ValueError: with the number of ids that differ, and the first of them.
-    """
+    """Refuse a model whose ids mean other tokens than the target's."""
     theirs = {number: token for token, number in tokenizer.get_vocab().items()}
     ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
     shared = sorted(theirs.keys() & ours.keys())

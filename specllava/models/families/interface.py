@@ -87,11 +87,7 @@ class Family(ABC):
         return checkpoint.processor(self.processor)
 
     def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse a target whose answers would not be its own.
-
-        Raises:
-            ValueError: a setting that is not followed here.
-        """
+        """Refuse a target whose answers would not be its own."""
 
     @abstractmethod
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:

@@ -25,9 +25,6 @@ class LoadOptions:
             where there is no memory for all of them.
         draft_format, draft_state_layers, draft_rope_theta: of a draft that reads the target's states, as
             :class:`DraftReading` has them.
-
-    Raises:
-        ValueError: an unknown dtype.
     """
 
     device: str = "auto"

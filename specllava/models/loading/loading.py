@@ -110,11 +110,7 @@ def load_target(
 
 
 def _check_no_draft(checkpoint: Checkpoint) -> None:
-    """Refuse a draft in a target's place: one of this package, or of one layer that reads states.
-
-    Raises:
-        ValueError: it is a draft.
-    """
+    """Refuse a draft in a target's place: one of this package, or of one layer that reads states."""
     settings = checkpoint.settings()
     own = settings.get("model_type") in (SlotDraftConfig.model_type, FeatureDraftConfig.model_type)
     towerless = not TOWERLESS.isdisjoint(settings.get("architectures") or ())
@@ -183,11 +179,7 @@ def load_draft(
 
 
 def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model."""
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft

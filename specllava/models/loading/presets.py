@@ -164,11 +164,7 @@ def _same_family() -> dict[str, Preset]:
 
 
 def preset_named(name: str) -> Preset:
-    """Return the preset of a name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the preset of a name."""
     known = presets()
     if name not in known:
         near = ", ".join(get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3])
