@@ -22,6 +22,7 @@ from specllava.cli.options import with_fallback_drafter
 from specllava.core.config import DecodingConfig
 from specllava.distill.make_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoints.hub_cache import INDEX
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
@@ -167,6 +168,14 @@ def _only(*names: str) -> Callable[[Path], object]:
     return left
 
 
+def _without(part: str) -> Callable[[Path], object]:
+    def cut(copy: Path) -> None:
+        weights = checkpoints.weights_of(copy)
+        checkpoints.write_weights(copy, {name: one for name, one in weights.items() if part not in name})
+
+    return cut
+
+
 def _draft(layout: str) -> Callable[[Path], object]:
     written = feature_checkpoints.LAYOUTS[layout]
     return lambda copy: (shutil.rmtree(copy), feature_checkpoints.write_draft(copy, written))
@@ -179,18 +188,18 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
             _write(name, POINTER), f'has a git-lfs pointer in place of {name}: run "git lfs pull" there, or download it'
         )
         for name in (
-            FIRST, SECOND, "model.safetensors.index.json", "config.json", "generation_config.json", "tokenizer.json",
+            FIRST, SECOND, INDEX, "config.json", "generation_config.json", "tokenizer.json",
             "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "processor_config.json",
             "preprocessor_config.json", "chat_template.json", "chat_template.jinja",
         )
     },
     **{
         f"{content!r}: {name}": (_write(name, content), f"has a {name} of {len(content)} {NO_OBJECT}{why}")
-        for name in ("config.json", "generation_config.json", "tokenizer.json", "model.safetensors.index.json")
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "processor_config.json", INDEX)
         for content, why in ((b"", "Expecting value: line 1"), (b"{", "Expecting property"), (b"[]", "it holds"))
     },
     "an index of nothing": (
-        _write("model.safetensors.index.json", b"{}"), "has a model.safetensors.index.json without weight_map"
+        _write(INDEX, b"{}"), "has a model.safetensors.index.json without weight_map"
     ),
     "a file cut off": (lambda copy: os.truncate(copy / SECOND, 9_000), f"has a {SECOND} of 9,000 {CUT}"),
     "a header cut off": (lambda copy: os.truncate(copy / FIRST, 5), f"has a {FIRST} of 5 {CUT}"),
@@ -199,38 +208,39 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing file": (
         lambda copy: (copy / SECOND).unlink(), f"lacks 1 of 2 files of weights, such as {SECOND}: download them"
     ),
+    "missing weights": (
+        _without("multi_modal_projector.linear_1"),
+        "lacks 2 weights of a LlavaForConditionalGeneration, such as model.multi_modal_projector.linear_1.bias",
+    ),
     "no weights": (_only(), "lacks 1 of 1 files of weights, such as model.safetensors: download them"),
     **{
         there: (_only(there), f"such as model.safetensors: convert {there}, by from_pretrained and save_pretrained")
         for there in ("pytorch_model.bin", "pytorch_model-00001-of-00003.bin", "consolidated.00.pth", "q4.gguf")
     },
     **{
-        f"original {kind}": (
-            _named(model_type=kind, mm_vision_tower="openai/clip"),
-            f"has LLaVA's own layout ({kind} with mm_vision_tower): {WAY}",
+        str(named): (_named(**named), f"has {words}: {WAY}")
+        for named, words in (
+            *(
+                ({"model_type": kind, "mm_vision_tower": "clip"}, f"LLaVA's own layout ({kind} with mm_vision_tower)")
+                for kind in ("llava_llama", "llava_mistral", "llava_qwen", "llava")
+            ),
+            ({"model_type": "v", "auto_map": {}}, "model_type 'v' by code of its own (auto_map), which is not run"),
+            ({"model_type": "v"}, f"model_type 'v', which transformers {transformers.__version__} does not know"),
+            ({"model_type": None}, f"model_type None, which transformers {transformers.__version__} does not know"),
         )
-        for kind in ("llava_llama", "llava_mistral", "llava_qwen", "llava")
     },
-    "code of its own": (
-        _named(model_type="internvl_chat", auto_map={"AutoConfig": "configuration.Own"}),
-        f"has model_type 'internvl_chat' by code of its own (auto_map), which is not run: {WAY}",
-    ),
-    "a type of the future": (
-        _named(model_type="llava_9"),
-        f"has model_type 'llava_9', which transformers {transformers.__version__} does not know: {WAY}",
-    ),
-    "no type": (_write("config.json", b"{}"), f"has model_type None, which transformers {transformers.__version__}"),
     "an adapter beside": (_write("adapter_config.json", b"{}"), "has adapter_config.json, of an adapter"),
     "an adapter alone": (
         lambda copy: (_write("adapter_config.json", b"{}")(copy), (copy / "config.json").unlink()),
         "has adapter_config.json, of an adapter such as LoRA's: merge it into its base (merge_and_unload",
     ),
-    "a draft without a tower": (
-        _named(architectures=["DraftLlava"]), "is a draft: name it with --draft, and its target with --target"
-    ),
-    "a draft of slots": (_named(model_type="slot_draft"), "is a draft: name it with --draft"),
-    "a draft of states": (_draft("speculators"), "is a draft: name it"),
-    "a draft of states, pickled": (_draft("eagle3"), "is a draft: name it"),
+    **{
+        f"a draft: {name}": (change, "is a draft: name it with --draft, and its target with --target")
+        for name, change in {
+            "no tower": _named(architectures=["DraftLlava"]), "slots": _named(model_type="slot_draft"),
+            "states": _draft("speculators"), "pickled": _draft("eagle3"),
+        }.items()
+    },
 }  # fmt: skip
 
 
@@ -241,16 +251,6 @@ def test_a_directory_that_is_no_target_is_refused_by_what_is_wrong_in_it(root: P
     copied = without(root, tmp_path, damage)
     line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
     assert line.startswith(f"{copied} ") and words in line
-
-
-def test_missing_weights_are_refused_by_name_and_number(root: Path, tmp_path: Path):
-    def cut(directory: Path) -> None:
-        weights = checkpoints.weights_of(directory)
-        kept = {name: one for name, one in weights.items() if "multi_modal_projector.linear_1" not in name}
-        checkpoints.write_weights(directory, kept)
-
-    line = complaint(lambda: Pair.load(without(root, tmp_path, cut), name="x", device="cpu"))
-    assert "lacks 2 weights of a LlavaForConditionalGeneration" in line and "multi_modal_projector.linear_1" in line
 
 
 @pytest.mark.parametrize("padding", range(0, 64, 8))
@@ -283,13 +283,6 @@ def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path
         f"models of type gpt2 are not known as targets: {', '.join(names)} and {last} are, and without pictures"
         f" {', '.join(LANGUAGE_MODELS)}"
     )
-
-
-def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(root: Path, tmp_path: Path):
-    older = without(root, tmp_path, lambda directory: (directory / "processor_config.json").unlink())
-    ours, theirs = (Checkpoint.at(place).processor() for place in (root / "target", older))
-    for name in ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"):
-        assert getattr(theirs, name) == getattr(ours, name)
 
 
 def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
@@ -331,8 +324,6 @@ def _text_config(**change: object) -> Callable[[Path], None]:
     "damage",
     [
         _no_merge,
-        lambda copy: (copy / "processor_config.json").write_text("[]"),
-        lambda copy: (copy / "preprocessor_config.json").write_text("[]"),
         lambda copy: _change(copy / "chat_template.json", {"chat_template": "{% for x in %}"}),
         lambda copy: _change(copy / "chat_template.json", {"chat_template": 5}),
         _text_config(hidden_size=-8),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from transformers import PreTrainedModel
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.evaluate import score_answer
@@ -28,7 +29,7 @@ from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace, StepTrace
 from specllava.lab.grounding import ground
 from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
-from specllava.models.drafts.draft_classes import own_draft
+from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
 from specllava.runtime.prompt import with_draft_prompt
@@ -75,6 +76,15 @@ class LessonRace:
 
     run: Callable[[Pair, Image.Image, str, DecodingConfig], Race]
     find: Callable[[Race], LessonStep | None]
+
+
+def own_draft(target: PreTrainedModel) -> DraftLlava:
+    """Return a target as its own draft: its weights, not copied. It reads the features of the target's tower."""
+    draft = DraftLlava(target.config)
+    weights = {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}
+    draft.load_state_dict(weights, strict=True, assign=True)
+    draft.eval()
+    return draft
 
 
 def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:

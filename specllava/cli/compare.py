@@ -37,11 +37,7 @@ class Compare(AnswerOptions):
             self._compare(console, self.prompt)
 
     def _only_image(self) -> Path | None:
-        """Return the picture of a comparison of A and B.
-
-        Raises:
-            ValueError: several.
-        """
+        """Return the picture of a comparison of A and B."""
         if self.media.only_image is None and self.media.image:
             raise ValueError("A and B are compared on one picture a question: compare without --a and --b, or bench")
         return self.media.only_image

@@ -140,11 +140,7 @@ class AnswerOptions:
     typed: Typed = frozenset()
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
-        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
-
-        Raises:
-            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
-        """
+        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them."""
         check_outputs(json=self.json, trace=self.trace)
         self.media.check()
         decoding = with_tree(self.decoding, self.pair.tree, self.typed)
@@ -166,11 +162,7 @@ def with_tree(decoding: DecodingConfig, tree: Tree, typed: Collection[str]) -> D
 
 
 def load_pair(chosen: PairOptions) -> Pair:
-    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first.
-
-    Raises:
-        ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
-    """
+    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first."""
     preset = preset_named(chosen.preset) if chosen.target is None else None
     target, draft, reading = chosen.sources
     announce_loading(chosen.preset if chosen.target is None else chosen.target)

@@ -137,7 +137,8 @@ def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
 
 def unused_draft(draft: str, drafter: str, totals: RunTotals) -> str:
     """Return a line on a draft model whose guesses are hardly ever accepted; empty for any other, and early on."""
-    if drafter != "model" or totals.target_passes < UNUSED_PASSES or totals.tau >= UNUSED_TAU:
+    early = totals.target_passes < UNUSED_PASSES or not totals.drafted
+    if drafter != "model" or early or totals.tau >= UNUSED_TAU:
         return ""
     return (
         f"the target hardly accepts what {draft} guesses: {totals.tau:.2f} tokens per pass in {totals.target_passes}"

@@ -115,11 +115,7 @@ class BranchCache(Cache):
         )
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
-        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others.
-
-        Raises:
-            ValueError: an offset after the columns written.
-        """
+        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others."""
         self.check_written(base, offsets)
         columns = None
         if list(offsets) != list(range(len(offsets))):

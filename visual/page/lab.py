@@ -163,10 +163,6 @@ class ExperimentRun:
         """Return the view of the last finding, whatever the ending; ``None`` if there was no finding."""
         return self._view
 
-    def advice(self) -> str:
-        """Return nothing, as :meth:`summary`."""
-        return ""
-
     def summary(self) -> None:
         """Return nothing: several answers are compared, and none of them is the run's."""
 

@@ -105,7 +105,7 @@ def race_kind(state: AppState) -> RunKind:
         events, position = state.dialogues.begin(*asked, follow=bool(inputs.more), models=inputs.draft, make=chat)
         return RaceRun(events, backend.collect_race, picture, absent, source, position)
 
-    return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
+    return RunKind(RACE, "the race", "What is shown so far stays here.", request, start, RaceRun.advice)
 
 
 def speculation_off(info: RunInfo, config: DecodingConfig) -> str | None:

@@ -35,7 +35,6 @@ from specllava.models.checkpoints.checkpoint_files import (
     MOST_BYTES,
     WEIGHED,
     CheckpointError,
-    check_adapter,
     check_content,
     check_text,
     check_weights_there,
@@ -51,6 +50,7 @@ MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published deco
 COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
 LEAST_ONE: Final = ("num_hidden_layers", "depth")
 log = logging.getLogger(__name__)
+ADAPTER: Final = "adapter_config.json"
 SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")  # and a revision of it
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
@@ -86,7 +86,11 @@ class Checkpoint:
         An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
         """
         directory = Path(source)
-        check_adapter(directory)
+        if (directory / ADAPTER).is_file():  # with peft, transformers would load the model that it names instead
+            raise CheckpointError(
+                f"{source} has {ADAPTER}, of an adapter such as LoRA's: merge it into its base (merge_and_unload and"
+                " save_pretrained of peft), and name the directory that this writes"
+            )
         if (directory / "config.json").is_file():
             return cls(str(directory), local=True)
         found = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
@@ -195,11 +199,7 @@ class Checkpoint:
         return model
 
     def names(self) -> list[str] | None:
-        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
-
-        Raises:
-            ValueError: neither, or files that cannot be read.
-        """
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors."""
         if self._pickled():
             return None
         return self._read(lambda: [name for file in self._files() for name, _ in self._types(file)])

@@ -19,7 +19,6 @@ MOST_BYTES: Final = {
 WEIGHED: Final = ("tokenizer.json", "tokenizer_config.json")  # whose objects are added words
 MOST_ADDED: Final = 50_000  # words beside the vocabulary, of which each takes a millisecond of tokenizers' time
 POINTER: Final = b"version https://git-lfs.github.com/spec/"
-ADAPTER: Final = "adapter_config.json"
 OTHER_FORMATS: Final = ("pytorch_model*.bin", "consolidated*", "*.pth", "*.gguf")
 
 
@@ -73,15 +72,6 @@ def tensor_types(source: str, file: Path) -> list[tuple[str, str]]:
         raise CheckpointError(
             f"{source} has a {file.name} of {size:,} bytes that is no whole safetensors file: download it again"
         ) from error
-
-
-def check_adapter(directory: Path) -> None:
-    """Refuse a directory with an adapter: with peft, transformers would load the model that it names instead."""
-    if (directory / ADAPTER).is_file():
-        raise CheckpointError(
-            f"{directory} has {ADAPTER}, of an adapter such as LoRA's: merge it into its base (merge_and_unload and"
-            " save_pretrained of peft), and name the directory that this writes"
-        )
 
 
 def check_weights_there(directory: Path, listed: Collection[str]) -> None:

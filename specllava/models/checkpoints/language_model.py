@@ -32,12 +32,7 @@ def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
 
 
 def check_decoder(name: str, config: PretrainedConfig) -> None:
-    """Refuse a decoder whose tree passes would not be lossless.
-
-    Raises:
-        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change
-            within an answer.
-    """
+    """Refuse a decoder whose tree passes would not be lossless."""
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:
         why = (
@@ -69,7 +64,10 @@ def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
 
 def max_context(config: PretrainedConfig) -> int:
     """Return the number of tokens that a model can hold."""
-    return int(config.get_text_config().max_position_embeddings)
+    text = config.get_text_config()
+    if not hasattr(text, "max_position_embeddings"):
+        raise ValueError(f"a {text.model_type} decoder is not known here: it has no max_position_embeddings")
+    return int(text.max_position_embeddings)
 
 
 def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
@@ -91,11 +89,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def parse_device(name: str) -> torch.device:
-    """Return the device of a name; ``auto`` is the GPU if there is one.
-
-    Raises:
-        ValueError: no such device, or none here.
-    """
+    """Return the device of a name; ``auto`` is the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -52,9 +52,6 @@ def check_text(text: str, special: Sequence[str], whose: str) -> None:
 
     Args:
         whose: its name in the message.
-
-    Raises:
-        TextError: it holds one of the ``special`` tokens, or half of a character.
     """
     for token in special:
         if token in text:
@@ -127,9 +124,6 @@ def resize_vocabulary(model: PreTrainedModel, name: str, tokens: int, size: int)
 
     Args:
         tokens: ids that the model's tokenizer uses.
-
-    Raises:
-        ValueError: it uses ids that the target does not have.
     """
     rows = model.get_input_embeddings().weight
     if tokens > size:

@@ -195,9 +195,6 @@ class Compressor(nn.Module):
 
     Args:
         state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
-
-    Raises:
-        ValueError: a gate without states to read.
     """
 
     def __init__(self, config: CompressorConfig, width: int, heads: int, state_width: int | None) -> None:

@@ -129,15 +129,6 @@ class DraftLlavaNext(LlavaNextForConditionalGeneration):
         self.compressor = compressor_of_config(config)
 
 
-def own_draft(target: PreTrainedModel) -> DraftLlava:
-    """Return a target as its own draft: its weights, not copied. It reads the features of the target's tower."""
-    draft = DraftLlava(target.config)
-    weights = {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}
-    draft.load_state_dict(weights, strict=True, assign=True)
-    draft.eval()
-    return draft
-
-
 def vision_source(draft: PreTrainedModel) -> VisionSource:
     """Return the source of a draft's picture features; a plain language model has none."""
     if isinstance(draft, FeatureDraft):

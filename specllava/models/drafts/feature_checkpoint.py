@@ -181,7 +181,7 @@ def _published_config(
         fusion=fusion is not None,
         fc_bias="fc.bias" in weights,
         input_norm=not eagle3 and "layers.0.input_layernorm.weight" in weights,
-        own_embeddings=eagle3 and _own_embeddings(weights, text),
+        own_embeddings=eagle3 and len(weights.get("embed_tokens.weight", ())) == text.vocab_size,  # else a copy
         own_head=head is not None,
         queries=len(weights["imadpt.q"]) if kind == "vispec" else 2,
         tie_word_embeddings=False,
@@ -235,11 +235,7 @@ def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration's settings with those that speculators nests.
-
-    Raises:
-        ValueError: a size that is no number.
-    """
+    """Return a configuration's settings with those that speculators nests."""
     nested = settings.get(LAYER_CONFIG, {})
     if not isinstance(nested, Mapping):
         raise ValueError(f"{name} has {LAYER_CONFIG} {nested!r}, which is no JSON object")
@@ -307,9 +303,6 @@ def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> i
         read: numbers, those of all states side by side.
         layers: the states.
         hidden: the target's width, if the states are named: then their number may be what is wrong; else 0.
-
-    Raises:
-        ValueError: another number of states than are named, or none of one width.
     """
     width, rest = divmod(read, len(layers))
     if rest or (hidden and width != hidden and read % hidden == 0):
@@ -318,12 +311,6 @@ def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> i
             f' states {list(layers)}: write the ones that it reads into its config.json as "{AUX_LAYERS}"'
         )
     return width
-
-
-def _own_embeddings(weights: Mapping[str, Tensor], text: Any) -> bool:
-    """Check for token embeddings that are not the target's: of another width they cannot be."""
-    embeddings = weights.get("embed_tokens.weight")
-    return embeddings is not None and len(embeddings) == text.vocab_size
 
 
 def _check_vocabulary(

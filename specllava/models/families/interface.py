@@ -202,11 +202,7 @@ def square(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, 
 
 
 def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Split the tiles ``[tiles, …]`` of all pictures into those of each.
-
-    Raises:
-        ValueError: they are not as many as the prompt has room for.
-    """
+    """Split the tiles ``[tiles, …]`` of all pictures into those of each."""
     if len(tiles) != sum(counts):
         raise ValueError(
             f"the processor made {len(tiles)} tiles of {len(counts)} pictures, the prompt has room for {sum(counts)}:"

@@ -22,9 +22,6 @@ def check_pair(
 
     Args:
         draft_processor: of the draft; its tokenizer is enough for a text-only draft.
-
-    Raises:
-        ValueError: other tokens, another vocabulary size, or a projector for other vision features.
     """
     theirs = getattr(draft_processor, "tokenizer", draft_processor).get_vocab()
     ours = processor.tokenizer.get_vocab()

@@ -139,9 +139,6 @@ def load_draft(
     Args:
         reading: of a draft that reads the target's states.
         tell: receives a line about weights that must be unpickled.
-
-    Raises:
-        ValueError: no model there, or one that does not fit the target.
     """
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
