@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support import models
 
 from recipes.toy.__main__ import Render
 from recipes.toy.__main__ import main as toy
 from recipes.toy.scene import HELD_OUT
 from specllava.bench import rounds
+from specllava.cli import bench, comparison, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.core.config import RULES
@@ -223,6 +225,7 @@ def test_commands_that_load_say_so_before_they_import_torch(picture):
         """
 import sys
 from recipes.toy.__main__ import main as toy
+from specllava.cli import bench, comparison, options
 from specllava.cli import main as cli
 from specllava.cli import options
 def tell(line):
@@ -315,7 +318,35 @@ def test_quantization_is_understood_in_its_old_spelling_too(option):
     assert command.pair.quantization == "int8"
 
 
+ASKED = "--prompt Describe."
+NOTICED = {  # commands, and how often they report a draft that is never right
+    f"generate {ASKED}": 1,
+    f"generate {ASKED} --drafter none": 0,
+    f"compare {ASKED}": 1,
+    f"compare {ASKED} --a=--rule=chain --b=--drafter=prompt-lookup": 1,
+    "bench --prompts 1 --rounds 1 --lanes chain topk": 1,
+}
+
+
+@pytest.mark.parametrize("kind", ["bad", "perfect"])
+@pytest.mark.parametrize("command", NOTICED)
+def test_a_draft_that_is_never_right_is_reported_beside_the_answer(command, kind, capsys, monkeypatch):
+    monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
+    for module in (options, comparison, bench):
+        monkeypatch.setattr(module, "load_pair", lambda chosen: models.pair(kind))
+    assert main([*command.split(), "--max-new-tokens", "60"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "the target hardly accepts what bad" in line]
+    assert len(lines) == (NOTICED[command] if kind == "bad" else 0)
+
+
 # ------------------------------------------------------------------------------------------- when something breaks
+
+
+def raised_from(*errors: Exception) -> Exception:
+    """The first of several errors, each with the next as its cause."""
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
 
 
 @pytest.mark.parametrize(
@@ -326,6 +357,10 @@ def test_quantization_is_understood_in_its_old_spelling_too(option):
         (Exception("bare"), "Exception: bare ("),
         (ValueError(), "ValueError:  ("),
         (ValueError("foreseen"), "foreseen"),
+        (  # torchvision for another torch, in transformers' lazy imports: "Could not import module ..."
+            raised_from(ModuleNotFoundError("Could not import"), ImportError("again"), RuntimeError("no such nms")),
+            "an installed package cannot be imported, RuntimeError: no such nms: install it anew to fit the others, or",
+        ),
     ],
 )
 def test_whatever_is_raised_ends_in_one_line(error, line, tmp_path, capsys, monkeypatch):

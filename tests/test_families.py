@@ -37,7 +37,7 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 from specllava.distill.make_draft import import_draft, init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.loading.load_options import DTypeName
-from specllava.models.loading.memory_estimate import weight_bytes
+from specllava.models.loading.memory_estimate import size_of
 from specllava.pair import Pair
 
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
@@ -191,7 +191,7 @@ def doubled(value: Any) -> Any:
         ("gemma3", "idefics3", MISFIT),
         ("idefics3", "gemma3", "cannot be read"),
         ("qwen3_vl", "gemma3", "is no processor of a qwen3_vl"),
-        ("gemma3", "qwen2_vl", MISFIT),  # transformers says that torchvision is missing, which nothing here needs
+        ("gemma3", "qwen2_vl", "needs torchvision, which is not installed: install it, or take the processor of its"),
     ],
 )
 def test_a_processor_of_another_family_is_refused(made: Made, tmp_path: Path, family: str, other: str, why: str):
@@ -246,7 +246,7 @@ def test_weights_are_counted_before_they_are_loaded(pairs, made: Made, family: F
     for name in (family, f"{family} tied"):
         loaded, config = pairs(name, None, "float32").target, Checkpoint.at(made(name)).config()
         stored = sum(weight.nbytes for weight in loaded.parameters())
-        assert weight_bytes(type(loaded), config, torch.float32) == stored
+        assert size_of(type(loaded), config).weight_bytes(4) == stored
 
 
 # ----------------------------------------------------------------------------------------------- refused

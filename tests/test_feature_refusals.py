@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints, feature_checkpoints
-from support.feature_checkpoints import IDS, LAYOUTS, SMALL, USUAL
+from support.feature_checkpoints import IDS, LAYOUTS, PADDED, SMALL, USUAL
 from test_bad_input import complaint
 from torch import Tensor
 
@@ -82,13 +82,17 @@ CASES = {
         f' vLLM\'s: write "{IDS}": {USUAL} (hidden states) into its config.json instead',
         {"eagle_config": {IDS: USUAL}},
     ),
+    "rows of the head": Broken(
+        "eagle3", f"draft has draft_vocab_size 95 in config.json, and {SMALL} rows in lm_head.weight",
+        {"draft_vocab_size": 95},
+    ),
     "no map of tokens": Broken(
         "eagle3", f"draft scores {SMALL} of 448 tokens and lacks d2t, which says which", change=without("d2t")
     ),
     "map out of range": Broken("eagle3", "not to different ones of the target's 448", change=offset(400)),
     "map below zero": Broken("eagle3", "to ids -", change=offset(-50)),
     "map onto one": Broken(
-        "eagle3", f"draft maps {SMALL} of its {SMALL} tokens to ids 0 to 0",
+        "eagle3", f"draft maps {SMALL} tokens to ids 0 to 0",
         change=replaced("d2t", -torch.arange(SMALL)),
     ),
     "all tokens in another order": Broken(
@@ -204,6 +208,40 @@ def test_what_does_not_fit_is_refused_in_one_line(
         assert broken.line in said_by_command(capsys, target, draft, *options)
 
 
+# What trainers have exported as d2t (offsets) and t2d (mask) of the same tokens, whose ids are given.
+MAPS: dict[str, Callable[[Tensor], Weights]] = {
+    "ordinals": lambda ids: {"d2t": torch.arange(len(ids))},
+    "zeros": lambda ids: {"d2t": torch.zeros(len(ids), dtype=torch.int64)},
+    "one further": lambda ids: {"d2t": (ids - 1) % PADDED - torch.arange(len(ids))},
+    "one token": lambda ids: {"d2t": torch.cat([ids[:-1], ids[-1:] - 1]) - torch.arange(len(ids))},
+    "another mask": lambda ids: {"t2d": torch.arange(PADDED) < len(ids)},
+    "a mask of whole numbers": lambda ids: {"t2d": (torch.arange(PADDED) >= PADDED - len(ids)).long()},
+    "a token too many": lambda ids: {"t2d": torch.isin(torch.arange(PADDED), torch.cat([ids, ids[:1] + 1]))},
+    "an empty mask": lambda ids: {"t2d": torch.zeros(PADDED, dtype=torch.bool)},
+}
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_a_map_that_names_other_tokens_than_the_mask_is_refused_by_the_first(alone: Pair, tmp_path: Path, kind: str):
+    """By EAGLE-3's definition: token ``i`` of the draft is the target's ``i + d2t[i]``, and ``t2d`` is true there."""
+    layout, draft = LAYOUTS["eagle3"], tmp_path / "draft"
+    weights = feature_checkpoints.published(layout, feature_checkpoints.random_weights(layout, 0))
+    ids = torch.tensor([token for token, used in enumerate(weights["t2d"].tolist()) if used])
+    ids[-1] += int(ids[-1] - ids[-2] == 1)  # a gap before the last token
+    weights |= {"d2t": ids - torch.arange(SMALL), "t2d": torch.isin(torch.arange(PADDED), ids)} | MAPS[kind](ids)
+    names = [number + offset for number, offset in enumerate(weights["d2t"].tolist())]
+    masked = [token for token, used in enumerate(weights["t2d"].tolist()) if used]
+    differ = [row for row, pair in enumerate(zip(sorted(names), masked, strict=False)) if pair[0] != pair[1]]
+    words = f"draft has {SMALL} tokens in d2t and {len(masked)} in t2d"
+    if len(masked) == SMALL:
+        row, words = differ[0], f"differ in {len(differ)} of {SMALL} tokens: token "
+        words += f"{row} is the target's {sorted(names)[row]} by d2t and {masked[row]} by t2d"
+    draft.mkdir()
+    checkpoints.write(draft / "config.json", feature_checkpoints.settings(layout))
+    feature_checkpoints.save_weights(draft, weights, "bin")
+    assert words in complaint(lambda: alone.with_draft(draft))
+
+
 def test_a_head_for_more_layers_is_refused_by_a_shallow_target(tmp_path: Path):
     """Of two layers there is no usual choice of three hidden states."""
     shallow = Pair.load(checkpoints.write_llava(tmp_path / "shallow", hidden=48), device="cpu")
@@ -293,7 +331,7 @@ def test_a_directory_that_is_neither_is_refused(
     checkpoints.write(bare / "config.json", feature_checkpoints.settings(LAYOUTS["eagle"]))
     checkpoints.write(other / "config.json", {"model_type": "bert", "vocab_size": 9})
     llama = checkpoints.write_llama(tmp_path / "llama")
-    for draft, line in ((empty, "no model at"), (bare, "no such file"), (other, "other is a bert, which cannot draft")):
+    for draft, line in ((empty, "no model at"), (bare, "lacks 1 of 1"), (other, "other is a bert, which cannot draft")):
         assert line in complaint(lambda draft=draft: alone.with_draft(draft))
         assert line in said_by_command(capsys, target, draft)
     assert "llama is no draft of format eagle" in complaint(lambda: alone.with_draft(llama, "eagle"))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints, models
+import transformers
+from support import checkpoints, feature_checkpoints, models
 from test_bad_input import complaint
 
 from specllava.chat import Chat
@@ -21,6 +22,7 @@ from specllava.cli.options import with_fallback_drafter
 from specllava.core.config import DecodingConfig
 from specllava.distill.make_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoints.hub_cache import INDEX
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
@@ -139,25 +141,116 @@ def without(root: Path, tmp_path: Path, change) -> Path:
     return copied
 
 
-def test_weights_in_another_format_are_not_read(root: Path, tmp_path: Path):
-    def pickled(directory: Path) -> None:
-        for file in directory.glob("model*"):
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 14000000\n"
+FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+WAY = "take its files for transformers, often named -hf, such as llava-hf/llava-1.5-7b-hf"
+NO_OBJECT = "bytes that is no JSON object: "
+CUT = "bytes that is no whole safetensors file: download it again"
+
+
+def _write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda copy: (copy / name).write_bytes(content)
+
+
+def _named(**change: object) -> Callable[[Path], object]:
+    return lambda copy: _change(copy / "config.json", change)
+
+
+def _only(*names: str) -> Callable[[Path], object]:
+    """Files in place of all weights."""
+
+    def left(copy: Path) -> None:
+        for file in copy.glob("*.safetensors*"):
             file.unlink()
-        torch.save({}, directory / "pytorch_model.bin")
+        for name in names:
+            torch.save({}, copy / name)
 
-    copied = without(root, tmp_path, pickled)
+    return left
+
+
+def _without(part: str) -> Callable[[Path], object]:
+    def cut(copy: Path) -> None:
+        weights = checkpoints.weights_of(copy)
+        checkpoints.write_weights(copy, {name: one for name, one in weights.items() if part not in name})
+
+    return cut
+
+
+def _draft(layout: str) -> Callable[[Path], object]:
+    written = feature_checkpoints.LAYOUTS[layout]
+    return lambda copy: (shutil.rmtree(copy), feature_checkpoints.write_draft(copy, written))
+
+
+# What is wrong with a target's directory, and the line that says so after its name.
+REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
+    **{
+        f"a pointer: {name}": (
+            _write(name, POINTER), f'has a git-lfs pointer in place of {name}: run "git lfs pull" there, or download it'
+        )
+        for name in (
+            FIRST, SECOND, INDEX, "config.json", "generation_config.json", "tokenizer.json",
+            "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "processor_config.json",
+            "preprocessor_config.json", "chat_template.json", "chat_template.jinja",
+        )
+    },
+    **{
+        f"{content!r}: {name}": (_write(name, content), f"has a {name} of {len(content)} {NO_OBJECT}{why}")
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "processor_config.json", INDEX)
+        for content, why in ((b"", "Expecting value: line 1"), (b"{", "Expecting property"), (b"[]", "it holds"))
+    },
+    "an index of nothing": (
+        _write(INDEX, b"{}"), "has a model.safetensors.index.json without weight_map"
+    ),
+    "a file cut off": (lambda copy: os.truncate(copy / SECOND, 9_000), f"has a {SECOND} of 9,000 {CUT}"),
+    "a header cut off": (lambda copy: os.truncate(copy / FIRST, 5), f"has a {FIRST} of 5 {CUT}"),
+    "an empty file": (_write(FIRST, b""), f"has a {FIRST} of 0 {CUT}"),
+    "a page in its place": (_write(FIRST, b"<!doctype html><title>404</title>"), f"has a {FIRST} of 33 {CUT}"),
+    "a missing file": (
+        lambda copy: (copy / SECOND).unlink(), f"lacks 1 of 2 files of weights, such as {SECOND}: download them"
+    ),
+    "missing weights": (
+        _without("multi_modal_projector.linear_1"),
+        "lacks 2 weights of a LlavaForConditionalGeneration, such as model.multi_modal_projector.linear_1.bias",
+    ),
+    "no weights": (_only(), "lacks 1 of 1 files of weights, such as model.safetensors: download them"),
+    **{
+        there: (_only(there), f"such as model.safetensors: convert {there}, by from_pretrained and save_pretrained")
+        for there in ("pytorch_model.bin", "pytorch_model-00001-of-00003.bin", "consolidated.00.pth", "q4.gguf")
+    },
+    **{
+        str(named): (_named(**named), f"has {words}: {WAY}")
+        for named, words in (
+            *(
+                ({"model_type": kind, "mm_vision_tower": "clip"}, f"LLaVA's own layout ({kind} with mm_vision_tower)")
+                for kind in ("llava_llama", "llava_mistral", "llava_qwen", "llava")
+            ),
+            ({"model_type": "v", "auto_map": {}}, "model_type 'v' by code of its own (auto_map), which is not run"),
+            ({"model_type": "v"}, f"model_type 'v', which transformers {transformers.__version__} does not know"),
+            ({"model_type": None}, f"model_type None, which transformers {transformers.__version__} does not know"),
+        )
+    },
+    "an adapter beside": (_write("adapter_config.json", b"{}"), "has adapter_config.json, of an adapter"),
+    "an adapter alone": (
+        lambda copy: (_write("adapter_config.json", b"{}")(copy), (copy / "config.json").unlink()),
+        "has adapter_config.json, of an adapter such as LoRA's: merge it into its base (merge_and_unload",
+    ),
+    **{
+        f"a draft: {name}": (change, "is a draft: name it with --draft, and its target with --target")
+        for name, change in {
+            "no tower": _named(architectures=["DraftLlava"]), "slots": _named(model_type="slot_draft"),
+            "states": _draft("speculators"), "pickled": _draft("eagle3"),
+        }.items()
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_directory_that_is_no_target_is_refused_by_what_is_wrong_in_it(root: Path, tmp_path: Path, what: str):
+    """By the formats of git-lfs, JSON and safetensors."""
+    damage, words = REFUSALS[what]
+    copied = without(root, tmp_path, damage)
     line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
-    assert line.startswith(f"{copied} cannot be read: ") and "model.safetensors" in line
-
-
-def test_missing_weights_are_refused_by_name_and_number(root: Path, tmp_path: Path):
-    def cut(directory: Path) -> None:
-        weights = checkpoints.weights_of(directory)
-        kept = {name: one for name, one in weights.items() if "multi_modal_projector.linear_1" not in name}
-        checkpoints.write_weights(directory, kept)
-
-    line = complaint(lambda: Pair.load(without(root, tmp_path, cut), name="x", device="cpu"))
-    assert "lacks 2 weights of a LlavaForConditionalGeneration" in line and "multi_modal_projector.linear_1" in line
+    assert line.startswith(f"{copied} ") and words in line
 
 
 @pytest.mark.parametrize("padding", range(0, 64, 8))
@@ -190,18 +283,6 @@ def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path
         f"models of type gpt2 are not known as targets: {', '.join(names)} and {last} are, and without pictures"
         f" {', '.join(LANGUAGE_MODELS)}"
     )
-
-
-def test_a_broken_configuration_is_refused_by_its_place(root: Path, tmp_path: Path):
-    copied = without(root, tmp_path, lambda directory: (directory / "config.json").write_text("{"))
-    assert complaint(lambda: Pair.load(copied, name="x", device="cpu")).startswith(f"{copied} cannot be read: ")
-
-
-def test_a_processor_of_an_older_checkpoint_is_completed_from_the_configuration(root: Path, tmp_path: Path):
-    older = without(root, tmp_path, lambda directory: (directory / "processor_config.json").unlink())
-    ours, theirs = (Checkpoint.at(place).processor() for place in (root / "target", older))
-    for name in ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"):
-        assert getattr(theirs, name) == getattr(ours, name)
 
 
 def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
@@ -243,13 +324,8 @@ def _text_config(**change: object) -> Callable[[Path], None]:
     "damage",
     [
         _no_merge,
-        lambda copy: (copy / "processor_config.json").write_text("[]"),
-        lambda copy: (copy / "preprocessor_config.json").write_text("[]"),
-        lambda copy: (copy / "tokenizer.json").write_text("[]"),
         lambda copy: _change(copy / "chat_template.json", {"chat_template": "{% for x in %}"}),
         lambda copy: _change(copy / "chat_template.json", {"chat_template": 5}),
-        lambda copy: (copy / "config.json").write_text("[]"),
-        lambda copy: (copy / "model.safetensors.index.json").write_text("[]"),
         _text_config(hidden_size=-8),
         _text_config(hidden_size="wide"),
         _text_config(num_hidden_layers=2.5),

@@ -11,6 +11,7 @@ import pytest
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import (
     NEAR_TIE_MARGIN,
+    RunTotals,
     acceptance_by_depth,
     acceptance_by_rank,
     accepted_lengths,
@@ -23,6 +24,7 @@ from specllava.core.metrics import (
     reliability,
     speedup,
     summarise,
+    unused_draft,
 )
 from specllava.core.progress import LaneProgress
 from specllava.core.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
@@ -111,6 +113,27 @@ def test_target_only_has_tau_one_and_no_acceptance():
     summary = summarise([PLAIN])
     assert summary.tau == 1.0
     assert math.isnan(summary.acceptance)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "passes", "tokens", "drafted", "reported"),
+    [
+        ("model", 32, 33, 90, True),  # 1.03 tokens per pass
+        ("model", 1000, 1000, 90, True),
+        ("model", 31, 31, 90, False),  # too early
+        ("model", 100, 105, 90, False),  # 1.05
+        ("model", 40, 80, 90, False),
+        ("model", 40, 40, 0, False),  # nothing was guessed
+        ("none", 40, 40, 0, False),
+        ("prompt-lookup", 40, 40, 90, False),
+    ],
+)
+def test_a_draft_that_is_never_right_is_reported_after_32_passes(drafter, passes, tokens, drafted, reported):
+    totals = RunTotals(1, tokens + 1, passes, drafted, tokens - passes, 1.0, 1.0, first_tokens=1)
+    line = unused_draft("the head", drafter, totals)
+    words = f"the target hardly accepts what the head guesses: {tokens / passes:.2f} tokens per pass in {passes} "
+    assert line.startswith(words if reported else "") and bool(line) is reported
+    assert not reported or all(word in line for word in ("this target", "template", "precision", "d2t"))
 
 
 def test_nothing_measured_is_not_a_number():

@@ -10,10 +10,13 @@ from typing import Any
 import gradio as gr
 import pytest
 from PIL import Image
+from support import models
 from support.scenes import scene
 
+from specllava.core.config import DecodingConfig
 from specllava.core.limits import Limits
 from visual.page import runs
+from visual.page.race import RaceRun
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
 from visual.page.runs import RunInputs, RunKind, Update, run_updates, session_of, waiting_notice
 from visual.player.frames import Ending
@@ -140,6 +143,18 @@ def test_a_notice_counts_the_runs_before() -> None:
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "words"), [("bad", "hardly accepts what bad draft guesses"), ("perfect", "")])
+def test_a_race_with_a_draft_that_is_never_right_ends_with_a_notice(kind: models.DraftKind, words: str) -> None:
+    pair, requests = models.pair(kind), RunRequests()
+
+    def start(inputs: RunInputs) -> RaceRun:
+        return RaceRun(pair.race(None, "Describe.", DecodingConfig(max_new_tokens=60)), pair.collect_race)
+
+    requests.request(ME, ask())
+    *_, last = run_updates(requests, RunKind("race", "the race", "It stays.", ask, start, RaceRun.advice), ME)
+    assert last[0] and words in said(last) and bool(last[1]) is bool(words)
 
 
 def test_a_run_is_stopped_at_the_next_event_and_keeps_what_is_there() -> None:

@@ -78,6 +78,15 @@ class LessonRace:
     find: Callable[[Race], LessonStep | None]
 
 
+def own_draft(target: PreTrainedModel) -> DraftLlava:
+    """Return a target as its own draft: its weights, not copied. It reads the features of the target's tower."""
+    draft = DraftLlava(target.config)
+    weights = {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}
+    draft.load_state_dict(weights, strict=True, assign=True)
+    draft.eval()
+    return draft
+
+
 def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
     """Find, race and write every lesson, and ``lessons.json`` with their words.
 

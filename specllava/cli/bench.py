@@ -17,10 +17,12 @@ from specllava.cli.options import (
     check_outputs,
     load_pair,
     print_line,
+    report_unused_draft,
     write_json,
 )
 from specllava.core.config import DecodingConfig
 from specllava.core.files import write_whole
+from specllava.core.metrics import pool_totals
 from specllava.core.scenes import SCENES, Split, scene_images
 from specllava.core.trace import TARGET_ONLY
 from specllava.models.loading.presets import Tree
@@ -152,6 +154,8 @@ class Bench:
             console.print(table)
         for line in notes_of(measured, fastest_alone(measured)):
             print_line(console, line)
+        guessed = pool_totals(lane.totals for lane in results.values() if lane.totals.draft_passes)
+        report_unused_draft(setting.draft, "model", guessed)
         for name, lane in results.items() if self.identity else ():
             for margin in lane.margins:
                 console.print(f"{name} differs: {'one answer goes on' if margin is None else f'margin {margin:.2g}'}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from specllava.cli.comparison import ComparisonOptions, run_comparison
-from specllava.cli.options import AnswerOptions, picture_beside, write_json
+from specllava.cli.options import AnswerOptions, picture_beside, report_unused_draft, write_json
 from specllava.core.files import write_whole
 from specllava.core.question import with_system
 from specllava.core.race_file import race_json
@@ -61,6 +61,7 @@ class Compare(AnswerOptions):
             )
         else:
             console.print("the prompt's own pass gave the whole answer: nothing was guessed, and no speed compares")
+        report_unused_draft(pair.draft_name, decoding.drafter, candidate)
         lanes = {"target_only": plain, "speculative": fast}
         write_json(
             self.json,

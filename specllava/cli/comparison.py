@@ -24,6 +24,7 @@ from specllava.cli.options import (
     picture_beside,
     print_line,
     print_notice,
+    report_unused_draft,
     typed_options,
     with_fallback_drafter,
     with_tree,
@@ -185,11 +186,7 @@ def _parse_side(name: str, text: str | None, base: SideOptions, typed: frozenset
 
 
 def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
-    """Load the pairs of both sides; a target that they share is loaded once.
-
-    Raises:
-        ValueError: as :func:`specllava.cli.options.load_pair`.
-    """
+    """Load the pairs of both sides; a target that they share is loaded once."""
     one = load_pair(a.pair)
     target, draft, reading = b.pair.sources
     if b.pair == a.pair:
@@ -236,6 +233,8 @@ def _report(
         print_line(console, f"{letter}: {name}")
     for line in summary_lines(found):
         print_line(console, line)
+    for side, totals in zip(sides, found.totals, strict=True):
+        report_unused_draft(side.pair.draft_name, side.config.drafter, totals)
     if options.csv:
         write_whole(options.csv, to_csv(found))
     if options.markdown:

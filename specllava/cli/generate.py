@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from specllava.cli.options import AnswerOptions, write_json
+from specllava.cli.options import AnswerOptions, report_unused_draft, write_json
 from specllava.core.files import write_whole
+from specllava.core.metrics import summarise
 from specllava.core.question import with_system
 
 
@@ -23,6 +24,7 @@ class Generate(AnswerOptions):
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
         trace = pair.generate(media, with_system(self.prompt, self.system), decoding, record=self.trace is not None)
         console.print(trace.text, markup=False, highlight=False)
+        report_unused_draft(pair.draft_name, decoding.drafter, summarise([trace]))
         name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
         if self.trace:

@@ -27,7 +27,7 @@ from specllava.cli.presets import Presets
 from specllava.cli.site import Site
 from specllava.cli.trace import Export, Join, View
 from specllava.core.config import one_line
-from specllava.core.errors import PAGE_HINT, is_out_of_memory, is_panic, lacks_page
+from specllava.core.errors import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 
@@ -81,6 +81,8 @@ def _error_line(error: BaseException) -> str:
         return one_line(error)
     if lacks_page(error):
         return PAGE_HINT
+    if cause := broken_import(error):
+        return f"an installed package cannot be imported, {cause}: install it anew to fit the others, or remove it"
     message = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError | FloatingPointError) and message:
         return message

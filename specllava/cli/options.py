@@ -15,6 +15,7 @@ from rich.console import Console
 
 from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.files import write_whole
+from specllava.core.metrics import RunTotals, unused_draft
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 from specllava.models.loading.load_options import DTypeName, PassesName, QuantizationName
 from specllava.models.loading.presets import Tree, preset_named
@@ -130,11 +131,7 @@ class AnswerOptions:
         return self.image[0] if len(self.image) == 1 else None
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
-        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
-
-        Raises:
-            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
-        """
+        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them."""
         check_outputs(json=self.json, trace=self.trace)
         from specllava.models.media.images import read_size
 
@@ -159,11 +156,7 @@ def with_tree(decoding: DecodingConfig, tree: Tree, typed: Collection[str]) -> D
 
 
 def load_pair(chosen: PairOptions) -> Pair:
-    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first.
-
-    Raises:
-        ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
-    """
+    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first."""
     preset = preset_named(chosen.preset) if chosen.target is None else None
     target, draft, reading = chosen.sources
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
@@ -189,6 +182,12 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
     print_notice(f"{what} because {pair.name} has no draft: {pair.way_to_draft}")
     return replace(decoding, drafter=fallback)
+
+
+def report_unused_draft(draft: str, drafter: str, totals: RunTotals) -> None:
+    """Print a notice on a draft model that is hardly ever right, if it is one."""
+    if line := unused_draft(draft, drafter, totals):
+        print_notice(line)
 
 
 def print_line(console: Console, line: str) -> None:
@@ -219,9 +218,6 @@ def check_outputs(**files: Path | None) -> None:
 
     Args:
         files: by the name of their option.
-
-    Raises:
-        ValueError: the first of them, and why.
     """
     for name, path in files.items():
         if path is None:

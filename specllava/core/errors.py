@@ -15,6 +15,14 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
+def broken_import(error: BaseException) -> str:
+    """Return what an installed package raises while it is imported; empty for any other error."""
+    cause = error.__cause__ if isinstance(error, ImportError) else None
+    while cause is not None and cause.__cause__ is not None:
+        cause = cause.__cause__
+    return "" if cause is None else f"{type(cause).__name__}: {' '.join(str(cause).split())[:200]}"
+
+
 def lacks_page(error: BaseException) -> bool:
     """Check for an import that failed because the extra ``page`` is not installed."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PAGE

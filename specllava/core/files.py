@@ -54,11 +54,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
 
 
 def check_free(output: Path) -> None:
-    """Refuse to write where something is.
-
-    Raises:
-        ValueError: there is; one line.
-    """
+    """Refuse to write where something is."""
     if output.exists():
         raise ValueError(f"{output} exists already: name another --output, or remove it")
 

@@ -9,13 +9,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from specllava.core.trace import DecodeTrace, Prefill, StepTrace
 
 # Two passes of different width run different matrix kernels: logits differ in the last bits, and a
 # float32 near-tie within this margin may flip. A difference at a larger margin is a bug.
 NEAR_TIE_MARGIN = 1e-4
+UNUSED_PASSES: Final = 32  # of the target, before a draft is reported
+UNUSED_TAU: Final = 1.05  # tokens per pass below which it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,17 @@ def summarise(traces: Iterable[DecodeTrace]) -> RunTotals:
     """Pool runs of one lane."""
     return pool_totals(
         part for trace in traces for part in (prefill_totals(trace.prefill), *map(step_totals, trace.steps))
+    )
+
+
+def unused_draft(draft: str, drafter: str, totals: RunTotals) -> str:
+    """Return a line on a draft model whose guesses are hardly ever accepted; empty for any other, and early on."""
+    early = totals.target_passes < UNUSED_PASSES or not totals.drafted
+    if drafter != "model" or early or totals.tau >= UNUSED_TAU:
+        return ""
+    return (
+        f"the target hardly accepts what {draft} guesses: {totals.tau:.2f} tokens per pass in {totals.target_passes}"
+        " passes. Check that it was made for this target, chat template and precision, and its d2t if it has one"
     )
 
 

@@ -102,11 +102,7 @@ class BranchCache(Cache):
         self.contents, self.positions = list(other.contents), list(other.positions)
 
     def check_room(self, count: int) -> None:
-        """Refuse a pass over ``count`` tokens that does not fit.
-
-        Raises:
-            ValueError: they do not fit.
-        """
+        """Refuse a pass over ``count`` tokens that does not fit."""
         if self.length + count > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} columns, {self.length + count} are needed")
 
@@ -119,11 +115,7 @@ class BranchCache(Cache):
         )
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
-        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others.
-
-        Raises:
-            ValueError: an offset after the columns written.
-        """
+        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others."""
         self.check_written(base, offsets)
         columns = None
         if list(offsets) != list(range(len(offsets))):
@@ -133,11 +125,7 @@ class BranchCache(Cache):
         self.keep_labels(base, offsets)
 
     def check_written(self, base: int, offsets: Sequence[int]) -> None:
-        """Refuse to keep columns ``base + offset`` after those written.
-
-        Raises:
-            ValueError: there is one.
-        """
+        """Refuse to keep columns ``base + offset`` after those written."""
         if offsets and base + max(offsets) >= self.length:
             raise ValueError(f"column {base + max(offsets)} was never written: the cache holds {self.length}")
 

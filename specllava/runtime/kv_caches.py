@@ -99,9 +99,6 @@ class EnginePool:
 
         Args:
             rows: as :meth:`KVCaches.engine`.
-
-        Raises:
-            ValueError: exact passes over a target that they cannot decode.
         """
         if rows:
             self._check_rows(model)
@@ -275,11 +272,7 @@ class KVCaches:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Reserve the caches for one answer. Those of one that fails are forgotten: they may hold a tree, not a text.
-
-        Raises:
-            ValueError: another answer is not finished.
-        """
+        """Reserve the caches for one answer. Those of one that fails are forgotten: they may hold a tree."""
         if self._in_use:
             raise ValueError("these KV caches serve another answer: finish or close that one first")
         self._in_use = True

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from specllava.models.checkpoints.language_model import kv_shape
 from specllava.runtime.cache import BranchCache, BranchLayer, Move
 
 
@@ -115,8 +116,8 @@ class SlabCache(BranchCache):
         self, config: PretrainedConfig, capacity: int, scratch: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         super().__init__(0, capacity)
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, 2, 1, config.num_key_value_heads, capacity + scratch, size)
+        heads, size = kv_shape(config)
+        shape = (config.num_hidden_layers, 2, 1, heads, capacity + scratch, size)
         self.slab = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = [SlabLayer(both, capacity) for both in self.slab]
         self._moved = Upload(2 * 8 * capacity, device)
@@ -145,9 +146,6 @@ class SlabCache(BranchCache):
         """Keep columns as :meth:`BranchCache.keep`, in two operations whatever the number of layers.
 
         Returns which columns moved, if any did, for rows kept beside the cache; valid until the next call.
-
-        Raises:
-            ValueError: an offset after the columns written.
         """
         self.check_written(base, offsets)
         in_place = next((n for n, offset in enumerate(offsets) if n != offset), len(offsets))

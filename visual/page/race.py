@@ -10,11 +10,12 @@ from typing import Any
 import gradio as gr
 
 from specllava.core.config import DecodingConfig
-from specllava.core.metrics import RunTotals, summarise
+from specllava.core.metrics import RunTotals, summarise, unused_draft
 from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import chosen_models
+from visual.page.notices import warning
 from visual.page.pictures import SEEN, address_of, family_of
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update, seen_picture
@@ -62,11 +63,16 @@ class RaceRun:
         if now - self._shown < SECONDS_PER_UPDATE:
             return None
         self._shown = now
-        return self._frame_list.update(self._collect(self._past)) or None, ""
+        return self._frame_list.update(self._collect(self._past)) or None, warning(self.advice())
 
     def end(self, ending: Ending) -> list[str] | None:
         """Return all frames, the last of them with charts and totals; ``None`` if no lane has begun."""
         return self._frame_list.update(self._collect(self._past), ending) or None
+
+    def advice(self) -> str:
+        """Return a line on a draft that is hardly ever right; empty for any other."""
+        trace = self._collect(self._past).get(SPECULATIVE)
+        return "" if trace is None else unused_draft(trace.setting.draft, trace.config.drafter, summarise([trace]))
 
     def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if it has not begun."""
@@ -101,7 +107,7 @@ def race_kind(state: AppState) -> RunKind:
         )
         return RaceRun(events, backend.collect_race, picture, absent, source, position)
 
-    return RunKind(RACE, "the race", "What is shown so far stays here.", request, start)
+    return RunKind(RACE, "the race", "What is shown so far stays here.", request, start, RaceRun.advice)
 
 
 def speculation_off(info: RunInfo, config: DecodingConfig) -> str | None:

@@ -126,6 +126,7 @@ class RunKind:
         kept: a sentence on what stays when a run ends early.
         request: makes a request of a click's event and the values of the page.
         start: starts a run; a ``ValueError`` says what the visitor can change.
+        advise: says what to look at after a finished run, empty for nothing.
     """
 
     name: str
@@ -133,6 +134,7 @@ class RunKind:
     kept: str
     request: Callable[..., RunRequest]
     start: Callable[[RunInputs], Run]
+    advise: Callable[[Any], str] = lambda run: ""
 
     def notice(self, ending: Ending | Literal["closed"], limits: Limits) -> str:
         """Make the notice of a run that has ended, or that the server ends because it is closed itself."""
@@ -168,7 +170,7 @@ def run_updates(requests: RunRequests, kind: RunKind, key: RunKey) -> Generator[
         outcome = yield from _show_events(run, request, requests.limits.seconds_per_run)
         if outcome != "left":
             ending: Ending = "stopped" if outcome == "closed" else outcome
-            yield run.end(ending), kind.notice(outcome, requests.limits)
+            yield run.end(ending), kind.notice(outcome, requests.limits) or warning(kind.advise(run))
     except OutOfTime as over:
         outcome = "deadline"
         yield None if run is None else run.end(outcome), warning(f"{over} {kind.kept}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -19,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoProcessor,
     AutoTokenizer,
@@ -27,26 +27,30 @@ from transformers import (
     PreTrainedTokenizerBase,
     ProcessorMixin,
 )
+from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
 from specllava.core.errors import is_panic
+from specllava.models.checkpoints.checkpoint_files import (
+    MOST_BYTES,
+    WEIGHED,
+    CheckpointError,
+    check_content,
+    check_text,
+    check_weights_there,
+    read_object,
+    tensor_types,
+)
 from specllava.models.checkpoints.hub_cache import INDEX, PICKLED, SINGLE
+from specllava.models.checkpoints.vision_tower import count_prefix_tokens
 
 Source = str | Path
 Read = TypeVar("Read")
-# Bytes of the files that tokenizers and processors are read from; the largest published tokenizer.json has 34 MB.
-MOST_BYTES: Final = {
-    "config.json": 2**20, "tokenizer_config.json": 2**22, "tokenizer.json": 2**26, "vocab.json": 2**24,
-    "merges.txt": 2**24, "tokenizer.model": 2**24, "added_tokens.json": 2**19, "special_tokens_map.json": 2**19,
-    "preprocessor_config.json": 2**20, "processor_config.json": 2**20, "video_preprocessor_config.json": 2**20,
-    "chat_template.json": 2**20, "chat_template.jinja": 2**20,
-}  # fmt: skip
-WEIGHED: Final = ("tokenizer.json", "tokenizer_config.json")  # whose objects are added words
-MOST_ADDED: Final = 50_000  # words beside the vocabulary, of which each takes a millisecond of tokenizers' time
 MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published decoder has 126
 COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
 LEAST_ONE: Final = ("num_hidden_layers", "depth")
 log = logging.getLogger(__name__)
+ADAPTER: Final = "adapter_config.json"
 SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")  # and a revision of it
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
@@ -80,11 +84,13 @@ class Checkpoint:
         """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
 
         An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
-
-        Raises:
-            ValueError: neither.
         """
         directory = Path(source)
+        if (directory / ADAPTER).is_file():  # with peft, transformers would load the model that it names instead
+            raise CheckpointError(
+                f"{source} has {ADAPTER}, of an adapter such as LoRA's: merge it into its base (merge_and_unload and"
+                " save_pretrained of peft), and name the directory that this writes"
+            )
         if (directory / "config.json").is_file():
             return cls(str(directory), local=True)
         found = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
@@ -98,15 +104,9 @@ class Checkpoint:
         return Path(self.name_or_path).name
 
     def settings(self) -> dict[str, Any]:
-        """Read config.json as it is written, of a model that transformers need not know.
-
-        Raises:
-            ValueError: as :meth:`config`.
-        """
+        """Read config.json as it is written, of a model that transformers need not know."""
         self._check_files("config.json")
-        found = self._read(lambda: json.loads(Path(self._file("config.json")).read_text(encoding="utf-8")))
-        if not isinstance(found, dict):
-            raise ValueError(f"{self.name_or_path} has a config.json that is no JSON object")
+        found = self._read(lambda: self._object("config.json"))
         for name, value in _numbers(found):
             least = 1 if name in LEAST_ONE else -MOST_LAYERS
             if COUNTS.fullmatch(name) and not least <= value <= MOST_LAYERS:
@@ -124,7 +124,9 @@ class Checkpoint:
         Raises:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
         """
-        self.settings()
+        settings = self.settings()
+        if build is AutoConfig:
+            self._check_layout(settings)
         return self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
 
     def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
@@ -139,8 +141,8 @@ class Checkpoint:
         except ValueError as error:
             if isinstance(error.__cause__, ImportError) and "Torchvision" in str(error.__cause__):
                 raise ValueError(
-                    f"the processor of {self.name_or_path} reads videos, which that of its model does not:"
-                    " the processor does not fit the model, take both from one checkpoint"
+                    f"the processor of {self.name_or_path} needs torchvision, which is not installed: install it, or"
+                    " take the processor of its model's own checkpoint, which does without"
                 ) from error
             raise
         if not hasattr(processor, "image_processor"):
@@ -151,7 +153,7 @@ class Checkpoint:
             config = self.config()
             processor.patch_size = config.vision_config.patch_size
             processor.vision_feature_select_strategy = config.vision_feature_select_strategy
-            processor.num_additional_image_tokens = 1  # the class token that a CLIP tower puts in front
+            processor.num_additional_image_tokens = count_prefix_tokens(config.vision_config)
         return processor
 
     def tokenizer(self, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
@@ -197,14 +199,10 @@ class Checkpoint:
         return model
 
     def names(self) -> list[str] | None:
-        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
-
-        Raises:
-            ValueError: neither, or files that cannot be read.
-        """
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors."""
         if self._pickled():
             return None
-        return self._read(lambda: [name for file in self._files() for name, _ in _types(file)])
+        return self._read(lambda: [name for file in self._files() for name, _ in self._types(file)])
 
     def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
@@ -247,36 +245,40 @@ class Checkpoint:
         return found
 
     def _check_files(self, *names: str) -> None:
-        """Refuse files of text that would take minutes to read.
-
-        Raises:
-            ValueError: a file of too many bytes, or of too many words beside its vocabulary.
-        """
+        """Refuse files of text by :func:`check_text`; of the hub only those that are always read."""
         for name in names if self.local else sorted({"config.json", *WEIGHED} & {*names}):
             try:
                 file = Path(self._file(name))
+            except CheckpointError:
+                raise
             except Exception:  # noqa: BLE001 - none there, or no hub: whoever reads it finds the same
                 continue
-            if (size := file.stat().st_size) > MOST_BYTES[name]:
-                raise ValueError(
-                    f"{self.name_or_path} has a {name} of {size:,} bytes: at most {MOST_BYTES[name]:,} are read"
-                )
-            if name in WEIGHED and (added := file.read_bytes().count(b"{")) > MOST_ADDED:
-                raise ValueError(
-                    f"{self.name_or_path} has about {added:,} added words in {name}: at most {MOST_ADDED:,} are read"
-                )
+            check_text(self.name_or_path, file, name)
+
+    def _check_layout(self, settings: Mapping[str, Any]) -> None:
+        """Refuse a configuration that is none of transformers'."""
+        kind = settings.get("model_type")
+        if "mm_vision_tower" in settings:
+            why = f"LLaVA's own layout ({kind} with mm_vision_tower)"
+        elif kind in CONFIG_MAPPING:
+            return
+        elif "auto_map" in settings:
+            why = f"model_type {kind!r} by code of its own (auto_map), which is not run"
+        else:
+            why = f"model_type {kind!r}, which transformers {transformers_version} does not know"
+        raise CheckpointError(
+            f"{self.name_or_path} has {why}: take its files for transformers, often named -hf, such as"
+            " llava-hf/llava-1.5-7b-hf"
+        )
 
     def _check_types(self) -> None:
         """Refuse weights and biases that are stored as whole numbers, unless the configuration is a quantised one's.
 
         Another floating-point type than the configuration's is common, and read by the file's header.
-
-        Raises:
-            ValueError: the first of them.
         """
         if "quantization_config" in self.settings():
             return
-        types = self._read(lambda: {name: kind for file in self._files() for name, kind in _types(file)})
+        types = self._read(lambda: {name: kind for file in self._files() for name, kind in self._types(file)})
         whole = [name for name, kind in types.items() if kind[0] in "IU" and name.endswith((".weight", ".bias"))]
         if whole:
             raise ValueError(
@@ -298,10 +300,16 @@ class Checkpoint:
     def _files(self, part: str = "") -> list[str]:
         """List the safetensors files that hold weights with ``part`` in their name."""
         try:
-            index = json.loads(Path(self._file(INDEX)).read_text(encoding="utf-8"))["weight_map"]
+            index: Any = self._object(INDEX).get("weight_map")
         except (EntryNotFoundError, FileNotFoundError):
-            return [self._file(SINGLE), *self._more()]
-        return [self._file(name) for name in sorted({file for name, file in index.items() if part in name})]
+            index = None
+        else:
+            if not isinstance(index, dict):
+                raise CheckpointError(f"{self.name_or_path} has a {INDEX} without weight_map, an object")
+        listed = {SINGLE} if index is None else {str(file) for name, file in index.items() if part in name}
+        if self.local:
+            check_weights_there(Path(self.name_or_path), listed)
+        return [*map(self._file, sorted(listed)), *([] if index is not None else self._more())]
 
     def _more(self) -> Iterator[str]:
         """Yield the files that accelerate writes beside the first, without an index: model_1, model_2 and so on."""
@@ -317,7 +325,14 @@ class Checkpoint:
         path = Path(self.name_or_path, name)
         if not path.is_file():
             raise FileNotFoundError(f"no such file: {name}")
+        check_content(self.name_or_path, path)
         return str(path)
+
+    def _object(self, name: str) -> dict[str, Any]:
+        return read_object(self.name_or_path, name, Path(self._file(name)).read_bytes())
+
+    def _types(self, file: str) -> list[tuple[str, str]]:
+        return tensor_types(self.name_or_path, Path(file))
 
     @property
     def _rules(self) -> dict[str, Any]:
@@ -327,6 +342,8 @@ class Checkpoint:
     def _read(self, read: Callable[[], Read]) -> Read:
         try:
             return read()
+        except CheckpointError:
+            raise
         except BaseException as error:  # of damaged files, each library raises what it meets, some bare ones
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -356,8 +373,3 @@ def _no_report() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(before)
-
-
-def _types(file: str) -> list[tuple[str, str]]:
-    with safe_open(file, framework="pt") as weights:
-        return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118

@@ -28,16 +28,11 @@ def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
     if named:
         return tuple(named)
     sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    return (SLIDING if sliding else FULL,) * int(config.num_hidden_layers)
+    return (SLIDING if sliding else FULL,) * int(getattr(config, "num_hidden_layers", 0))
 
 
 def check_decoder(name: str, config: PretrainedConfig) -> None:
-    """Refuse a decoder whose tree passes would not be lossless.
-
-    Raises:
-        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change
-            within an answer.
-    """
+    """Refuse a decoder whose tree passes would not be lossless."""
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:
         why = (
@@ -46,6 +41,11 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
             else "keep one state for the whole text, from which a branch that is refused cannot be taken back"
         )
         raise ValueError(f"{name} has {others[0]} layers, which {why}: full and sliding attention can verify trees")
+    if getattr(config, "kv_lora_rank", None):
+        raise ValueError(
+            f"{name} has a {config.model_type} decoder, whose KV cache holds latent vectors (kv_lora_rank): trees are"
+            " verified over keys and values of each head alone"
+        )
     rope: Any = getattr(config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
     if "longrope" in kinds:
@@ -55,17 +55,23 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
         )
 
 
+def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
+    """Return the heads of a decoder's KV cache, and the numbers of each; some types have one per attention head."""
+    heads = int(config.num_attention_heads)
+    own, size = getattr(config, "num_key_value_heads", None), getattr(config, "head_dim", None)
+    return int(own or heads), int(size or config.hidden_size // heads)
+
+
 def max_context(config: PretrainedConfig) -> int:
     """Return the number of tokens that a model can hold."""
-    return int(config.get_text_config().max_position_embeddings)
+    text = config.get_text_config()
+    if not hasattr(text, "max_position_embeddings"):
+        raise ValueError(f"a {text.model_type} decoder is not known here: it has no max_position_embeddings")
+    return int(text.max_position_embeddings)
 
 
 def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
-    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
-
-    Raises:
-        ValueError: more than that, or none.
-    """
+    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold."""
     longest = max_context(config)
     if wanted is not None and not 1 <= wanted <= longest:
         raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
@@ -83,11 +89,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def parse_device(name: str) -> torch.device:
-    """Return the device of a name; ``auto`` is the GPU if there is one.
-
-    Raises:
-        ValueError: no such device, or none here.
-    """
+    """Return the device of a name; ``auto`` is the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -41,9 +41,10 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> str
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Return the strings that the tokenizer reads as one token anywhere in a text; longest first."""
+    """Return the strings that the tokenizer reads as one token in a text, longest first; blank ones aside."""
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return tuple(sorted({*added, *tokenizer.all_special_tokens, IMAGE_MARKER}, key=lambda one: (-len(one), one)))
+    every = {*added, *tokenizer.all_special_tokens, IMAGE_MARKER}
+    return tuple(sorted(filter(str.strip, every), key=lambda one: (-len(one), one)))
 
 
 def check_text(text: str, special: Sequence[str], whose: str) -> None:
@@ -51,9 +52,6 @@ def check_text(text: str, special: Sequence[str], whose: str) -> None:
 
     Args:
         whose: its name in the message.
-
-    Raises:
-        TextError: it holds one of the ``special`` tokens, or half of a character.
     """
     for token in special:
         if token in text:
@@ -83,9 +81,6 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
 
     An empty list names none on purpose: answers then end at the limit only.
-
-    Raises:
-        ValueError: a source names something that is no token id.
     """
     for source, value in _sources(model, tokenizer):
         if value is not None:
@@ -108,11 +103,7 @@ def _sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iter
 def check_tokens(
     name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a model whose ids mean other tokens than the target's.
-
-    Raises:
-        ValueError: with the number of ids that differ, and the first of them.
-    """
+    """Refuse a model whose ids mean other tokens than the target's."""
     theirs = {number: token for token, number in tokenizer.get_vocab().items()}
     ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
     shared = sorted(theirs.keys() & ours.keys())
@@ -133,9 +124,6 @@ def resize_vocabulary(model: PreTrainedModel, name: str, tokens: int, size: int)
 
     Args:
         tokens: ids that the model's tokenizer uses.
-
-    Raises:
-        ValueError: it uses ids that the target does not have.
     """
     rows = model.get_input_embeddings().weight
     if tokens > size:

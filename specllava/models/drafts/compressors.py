@@ -195,9 +195,6 @@ class Compressor(nn.Module):
 
     Args:
         state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
-
-    Raises:
-        ValueError: a gate without states to read.
     """
 
     def __init__(self, config: CompressorConfig, width: int, heads: int, state_width: int | None) -> None:
@@ -237,11 +234,7 @@ class Compressor(nn.Module):
 
 
 def compressor_of_config(config: PretrainedConfig) -> Compressor | None:
-    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them.
-
-    Raises:
-        ValueError: see :class:`CompressorConfig` and :class:`Compressor`.
-    """
+    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them."""
     settings = getattr(config, "compressor", None)
     if settings is None:
         return None

@@ -33,7 +33,7 @@ SIZES: Final = (
     "rms_norm_eps", "max_position_embeddings", "hidden_act",
 )  # fmt: skip
 NUMBERS: Final = ("vocab_size", "draft_vocab_size", "target_hidden_size", *SIZES[:6])
-UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # the inverse of d2t, and what follows from the configuration
+UNUSED: Final = ("t2d", "rotary_emb.inv_freq")  # what d2t says again, and what follows from the configuration
 HIDDEN_NORM: Final = "layers.0.hidden_norm.weight"  # of EAGLE-3 alone
 P_EAGLE_TENSOR: Final = "mask_hidden"  # of P-EAGLE (arXiv 2602.01469), which guesses several tokens in one pass
 EMBEDDINGS_COPY: Final = "weight"  # the embeddings once more, which MMSpec's trainer leaves in some files
@@ -102,6 +102,7 @@ def read_feature_draft(
     settings = checkpoint.settings()
     most = _most_bytes(_sizes(checkpoint.name, settings), target)
     weights = {plain_name(name): one for name, one in checkpoint.weights(most, tell).items()}
+    mask = weights.get("t2d")
     weights = {name: one for name, one in weights.items() if name != EMBEDDINGS_COPY and not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
     if not config.own_embeddings:
@@ -113,6 +114,8 @@ def read_feature_draft(
     elif config.own_head:
         weights["d2t"] = torch.zeros(int(config.draft_vocab_size or 0), dtype=torch.int64)
     _check_keys(checkpoint.name, draft, weights)
+    if "d2t" in weights:
+        _check_token_map(checkpoint.name, weights["d2t"], mask, config.vocab_size)
     draft.load_state_dict(weights, assign=True)
     draft.rotary_emb = LlamaRotaryEmbedding(config=config)
     return draft
@@ -178,7 +181,7 @@ def _published_config(
         fusion=fusion is not None,
         fc_bias="fc.bias" in weights,
         input_norm=not eagle3 and "layers.0.input_layernorm.weight" in weights,
-        own_embeddings=eagle3 and _own_embeddings(weights, text),
+        own_embeddings=eagle3 and len(weights.get("embed_tokens.weight", ())) == text.vocab_size,  # else a copy
         own_head=head is not None,
         queries=len(weights["imadpt.q"]) if kind == "vispec" else 2,
         tie_word_embeddings=False,
@@ -232,11 +235,7 @@ def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration's settings with those that speculators nests.
-
-    Raises:
-        ValueError: a size that is no number.
-    """
+    """Return a configuration's settings with those that speculators nests."""
     nested = settings.get(LAYER_CONFIG, {})
     if not isinstance(nested, Mapping):
         raise ValueError(f"{name} has {LAYER_CONFIG} {nested!r}, which is no JSON object")
@@ -304,9 +303,6 @@ def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> i
         read: numbers, those of all states side by side.
         layers: the states.
         hidden: the target's width, if the states are named: then their number may be what is wrong; else 0.
-
-    Raises:
-        ValueError: another number of states than are named, or none of one width.
     """
     width, rest = divmod(read, len(layers))
     if rest or (hidden and width != hidden and read % hidden == 0):
@@ -315,12 +311,6 @@ def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> i
             f' states {list(layers)}: write the ones that it reads into its config.json as "{AUX_LAYERS}"'
         )
     return width
-
-
-def _own_embeddings(weights: Mapping[str, Tensor], text: Any) -> bool:
-    """Check for token embeddings that are not the target's: of another width they cannot be."""
-    embeddings = weights.get("embed_tokens.weight")
-    return embeddings is not None and len(embeddings) == text.vocab_size
 
 
 def _check_vocabulary(
@@ -334,19 +324,42 @@ def _check_vocabulary(
     own, mapped = int(config.draft_vocab_size or size), weights.get("d2t")
     if config.format != "eagle3":
         return
+    said = sizes.get("draft_vocab_size")
+    if config.own_head and said is not None and own != said:
+        raise ValueError(f"{name} has draft_vocab_size {said} in config.json, and {own} rows in lm_head.weight")
     if not config.own_head and (mapped is not None or int(sizes.get("draft_vocab_size") or size) < size - PADDING):
         raise ValueError(f"{name} lacks lm_head.weight: the target's head would score all {size} tokens, not its own")
     if mapped is None and own < size - PADDING:
         raise ValueError(f"{name} scores {own} of {size} tokens and lacks d2t, which says which")
-    if mapped is not None:
-        ids = mapped.long() + torch.arange(len(mapped))
-        if len(mapped) != own or int(ids.min()) < 0 or int(ids.max()) >= size or len(ids.unique()) != own:
-            raise ValueError(
-                f"{name} maps {len(mapped)} of its {own} tokens to ids {int(ids.min())} to {int(ids.max())}, not to"
-                f" different ones of the target's {size}"
-            )
-        if own == size and bool(mapped.any()):
-            raise ValueError(f"{name} scores all {size} tokens, and its d2t orders them anew: leave d2t out")
+
+
+def _check_token_map(name: str, offsets: Tensor, mask: Tensor | None, size: int) -> None:
+    """Refuse offsets that name no different tokens of the target, or others than the mask of the same file.
+
+    Args:
+        offsets: ``d2t``: a token of the draft and its offset make the target's.
+        mask: ``t2d``: which of the target's tokens the draft scores, in their order.
+    """
+    own = len(offsets)
+    ids = offsets + torch.arange(own)
+    if int(ids.min()) < 0 or int(ids.max()) >= size or len(ids.unique()) != own:
+        raise ValueError(
+            f"{name} maps {own} tokens to ids {int(ids.min())} to {int(ids.max())}, not to different ones of the"
+            f" target's {size}"
+        )
+    if own == size and bool(offsets.any()):
+        raise ValueError(f"{name} scores all {size} tokens, and its d2t orders them anew: leave d2t out")
+    if mask is None:
+        return
+    named = mask.flatten().nonzero()[:, 0]
+    if len(named) != own:
+        raise ValueError(f"{name} has {own} tokens in d2t and {len(named)} in t2d, which say the same: export it again")
+    if differ := (ids.sort().values != named).nonzero()[:, 0].tolist():
+        first = differ[0]
+        raise ValueError(
+            f"{name} has a d2t and a t2d that differ in {len(differ)} of {own} tokens: token {first} is the target's"
+            f" {int(ids.sort().values[first])} by d2t and {int(named[first])} by t2d. Export it again"
+        )
 
 
 def _check_target(name: str, config: FeatureDraftConfig, target: PretrainedConfig) -> None:

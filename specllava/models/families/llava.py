@@ -15,6 +15,7 @@ from transformers import (
 )
 from transformers.image_processing_utils import select_best_resolution
 
+from specllava.models.checkpoints.vision_tower import count_prefix_tokens
 from specllava.models.drafts.draft_classes import DraftLlava, DraftLlavaNext
 from specllava.models.families.interface import SharedTower, Size, Tiles, square
 
@@ -112,6 +113,7 @@ class LlavaNext(SharedTower):
 
 def patches(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
     """Return the required fields that give the number of slots of a picture's size."""
-    names = "patch_size", "vision_feature_select_strategy"
-    models = config.vision_config.patch_size, config.vision_feature_select_strategy
+    names = "patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"
+    vision = config.vision_config
+    models = vision.patch_size, config.vision_feature_select_strategy, count_prefix_tokens(vision)
     return {name: (getattr(processor, name), ours) for name, ours in zip(names, models, strict=True)}

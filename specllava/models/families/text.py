@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
-from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.checkpoints.text_processor import TextProcessor
-from specllava.models.families.interface import Family, Features, ImageFeatures, Picture, ProcessedPrompt
+from specllava.models.families.interface import Family, Picture, ProcessedPrompt
 
 CAP: Final = "final_logit_softcapping"
 
@@ -36,14 +34,10 @@ class TextFamily(Family):
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
         return []
 
-    def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
+    def encode(self, *given: Any) -> Any:
         raise ValueError(f"a {self.name} reads no pictures")
 
-    def stack(self, pictures: Sequence[Any]) -> Features:
-        raise ValueError(f"a {self.name} reads no pictures")
+    stack = project = encode  # type: ignore[assignment]
 
     def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
         return []
-
-    def project(self, model: PreTrainedModel, features: Any) -> Tensor:
-        raise ValueError(f"a {self.name} reads no pictures")

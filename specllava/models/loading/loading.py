@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
@@ -23,14 +23,16 @@ from specllava.models.checkpoints.tokens import check_tokens, eos_token_ids, res
 from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.fused import fuse
-from specllava.models.families.family import family_of, find_family, known_families
+from specllava.models.families.family import FAMILIES, family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import check_pair, check_processor, check_same_family
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.memory_estimate import Build, check_memory, estimate, without_storage
 from specllava.models.loading.quantization import kept_whole, quantization_config
+
+TOWERLESS: Final = {family.draft.__name__ for family in FAMILIES if isinstance(family, SharedTower)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def load_target(
     device = parse_device(options.device)
     auto = "float32" if device.type == "cpu" else "bfloat16"
     precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
+    _check_no_draft(checkpoint)
     config = checkpoint.config()
     check_decoder(checkpoint.name, config.get_text_config())
     family = family_of(config)
@@ -109,6 +112,16 @@ def load_target(
     return LoadedTarget(checkpoint.name, model, processor, context)
 
 
+def _check_no_draft(checkpoint: Checkpoint) -> None:
+    """Refuse a draft in a target's place: one of this package, or of one layer that reads states."""
+    settings = checkpoint.settings()
+    own = settings.get("model_type") in (SlotDraftConfig.model_type, FeatureDraftConfig.model_type)
+    towerless = not TOWERLESS.isdisjoint(settings.get("architectures") or ())
+    single = settings.get("num_hidden_layers", 1) == 1
+    if own or towerless or (single and is_feature_draft(checkpoint)):
+        raise ValueError(f"{checkpoint.name_or_path} is a draft: name it with --draft, and its target with --target")
+
+
 def _draft_build(checkpoint: Checkpoint, target: PretrainedConfig) -> Build:
     """Return class and configuration of a draft, by which its memory is estimated."""
     if is_feature_draft(checkpoint):
@@ -129,9 +142,6 @@ def load_draft(
     Args:
         reading: of a draft that reads the target's states.
         tell: receives a line about weights that must be unpickled.
-
-    Raises:
-        ValueError: no model there, or one that does not fit the target.
     """
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
@@ -169,11 +179,7 @@ def load_draft(
 
 
 def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model."""
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft

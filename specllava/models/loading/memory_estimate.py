@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.language_model import max_context
+from specllava.models.checkpoints.language_model import kv_shape, max_context
 from specllava.models.drafts.feature_draft import FeatureDraftConfig
 from specllava.models.loading.load_options import QuantizationName
 from specllava.models.loading.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
@@ -33,9 +33,6 @@ def estimate(
 
     Args:
         context: tokens of prompt and answer; as many as the target can hold without it.
-
-    Raises:
-        ValueError: a configuration that no model can be built of.
     """
     small = None if draft is None else size_of(*draft)
     longest = max_context(target[1]) if context is None else context
@@ -43,18 +40,15 @@ def estimate(
 
 
 def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize:
-    """Count the numbers of a model that its memory follows from; it is built without storage.
-
-    Raises:
-        ValueError: no model can be built of the configuration.
-    """
+    """Count the numbers of a model that its memory follows from; it is built without storage."""
     model = without_storage(build, config)
     text = config.get_text_config()
+    kv_heads, head_dim = kv_shape(text)
     return ModelSize(
         weights=sum(weight.numel() for weight in model.parameters()),
         layers=text.num_hidden_layers,
-        kv_heads=text.num_key_value_heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         linear=sum(module.weight.numel() for module in decoder_weights(model)),
         states=state_numbers(config),
     )
@@ -76,11 +70,7 @@ def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> P
 
 @contextmanager
 def _few_modules() -> Iterator[None]:
-    """Refuse a model of too many modules while it is built: one of a million layers would take hours.
-
-    Raises:
-        ValueError: more than :data:`MOST_MODULES`.
-    """
+    """Refuse a model of too many modules while it is built: one of a million layers would take hours."""
     here, count = get_ident(), 0
 
     def counted(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
@@ -94,17 +84,6 @@ def _few_modules() -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def weight_bytes(
-    build: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype, scheme: QuantizationName = "none"
-) -> float:
-    """Count the bytes of a model's weights in memory.
-
-    Raises:
-        ValueError: no model can be built of the configuration.
-    """
-    return size_of(build, config).weight_bytes(dtype.itemsize, BYTES.get(scheme))
 
 
 def state_numbers(draft: PretrainedConfig) -> int:
@@ -121,9 +100,6 @@ def check_memory(
 
     Args:
         shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
-
-    Raises:
-        ValueError: more is needed than is free.
     """
     free = free_bytes(device, spread)
     where = "all devices" if spread else str(device)

@@ -82,11 +82,7 @@ class Preset:
         return self.fetched if self.fetched and not Path(self.target, "config.json").is_file() else ""
 
     def chosen(self, draft: Source | None, asked: DraftReading) -> tuple[Source | None, DraftReading]:
-        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known.
-
-        Raises:
-            ValueError: the target is to be fetched first.
-        """
+        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known."""
         if self.missing:
             raise ValueError(self.missing)
         return (self.draft, asked.over(self.reading)) if draft is None else (draft, asked)
@@ -164,11 +160,7 @@ def _same_family() -> dict[str, Preset]:
 
 
 def preset_named(name: str) -> Preset:
-    """Return the preset of a name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the preset of a name."""
     known = presets()
     if name not in known:
         near = ", ".join(get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3])
