@@ -115,6 +115,9 @@ class Chat:
 
         If ``config`` drafts nothing, target-only runs by itself. A race that is stopped before both lanes have read the
         prompt leaves the chat as it was.
+
+        Raises:
+            ValueError: as ``ask``, or there is no such turn.
         """
         return self._begin(text, image, config, turn, alone=True)
 

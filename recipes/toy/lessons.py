@@ -387,12 +387,3 @@ RACES = {
     "states": LessonRace(_states, _find_first_wrong),
     "perfect": LessonRace(partial(_perfect, **CHAIN), _find_perfect),
 }
-
-
-def own_draft(target: PreTrainedModel) -> DraftLlava:
-    """Return a target as its own draft: its weights, not copied. It reads the features of the target's tower."""
-    draft = DraftLlava(target.config)
-    weights = {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}
-    draft.load_state_dict(weights, strict=True, assign=True)
-    draft.eval()
-    return draft

@@ -186,7 +186,11 @@ def _parse_side(name: str, text: str | None, base: SideOptions, typed: frozenset
 
 
 def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:
-    """Load the pairs of both sides; a target that they share is loaded once."""
+    """Load the pairs of both sides; a target that they share is loaded once.
+
+    Raises:
+        ValueError: as :func:`specllava.cli.options.load_pair`.
+    """
     one = load_pair(a.pair)
     target, draft, reading = b.pair.sources
     if b.pair == a.pair:

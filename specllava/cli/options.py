@@ -131,7 +131,11 @@ class AnswerOptions:
         return self.image[0] if len(self.image) == 1 else None
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
-        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them."""
+        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
+
+        Raises:
+            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
+        """
         check_outputs(json=self.json, trace=self.trace)
         from specllava.models.media.images import read_size
 
@@ -156,7 +160,11 @@ def with_tree(decoding: DecodingConfig, tree: Tree, typed: Collection[str]) -> D
 
 
 def load_pair(chosen: PairOptions) -> Pair:
-    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first."""
+    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first.
+
+    Raises:
+        ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
+    """
     preset = preset_named(chosen.preset) if chosen.target is None else None
     target, draft, reading = chosen.sources
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
@@ -218,6 +226,9 @@ def check_outputs(**files: Path | None) -> None:
 
     Args:
         files: by the name of their option.
+
+    Raises:
+        ValueError: the first of them, and why.
     """
     for name, path in files.items():
         if path is None:

@@ -54,7 +54,11 @@ def write_whole(path: Path, data: str | bytes) -> None:
 
 
 def check_free(output: Path) -> None:
-    """Refuse to write where something is."""
+    """Refuse to write where something is.
+
+    Raises:
+        ValueError: there is; one line.
+    """
     if output.exists():
         raise ValueError(f"{output} exists already: name another --output, or remove it")
 

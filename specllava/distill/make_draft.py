@@ -105,6 +105,9 @@ def import_draft(source: Source, target: Source, output: Path) -> MadeDraft:
     """Make a draft of a stand-alone LLaVA-style model. A tower that equals the target's is dropped, another one kept.
 
     A draft with its own tower encodes each picture a second time, with its own image processor.
+
+    Raises:
+        ValueError: as :func:`init_draft`.
     """
     check_free(output)
     small, large = Checkpoint.at(source), Checkpoint.at(target)

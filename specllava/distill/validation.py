@@ -58,7 +58,7 @@ def first_questions(
     prompts, complaint = [], None
     for number in numbers[accelerator.process_index :: accelerator.num_processes]:
         row: Row = rows[number]
-        shown = [images / name for name in row.images[: row.images_per_question[0]]]
+        shown = tuple(images / name for name in row.images[: row.images_per_question[0]])
         try:
             prompts.append(pair.prompt(shown, row.turns[0], new_tokens))
         except ValueError as error:

@@ -102,7 +102,11 @@ class BranchCache(Cache):
         self.contents, self.positions = list(other.contents), list(other.positions)
 
     def check_room(self, count: int) -> None:
-        """Refuse a pass over ``count`` tokens that does not fit."""
+        """Refuse a pass over ``count`` tokens that does not fit.
+
+        Raises:
+            ValueError: they do not fit.
+        """
         if self.length + count > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} columns, {self.length + count} are needed")
 
@@ -115,7 +119,11 @@ class BranchCache(Cache):
         )
 
     def keep(self, base: int, offsets: Sequence[int]) -> None:
-        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others."""
+        """Keep the first ``base`` columns and then the columns ``base + offset``; forget all others.
+
+        Raises:
+            ValueError: an offset after the columns written.
+        """
         self.check_written(base, offsets)
         columns = None
         if list(offsets) != list(range(len(offsets))):
@@ -125,7 +133,11 @@ class BranchCache(Cache):
         self.keep_labels(base, offsets)
 
     def check_written(self, base: int, offsets: Sequence[int]) -> None:
-        """Refuse to keep columns ``base + offset`` after those written."""
+        """Refuse to keep columns ``base + offset`` after those written.
+
+        Raises:
+            ValueError: there is one.
+        """
         if offsets and base + max(offsets) >= self.length:
             raise ValueError(f"column {base + max(offsets)} was never written: the cache holds {self.length}")
 

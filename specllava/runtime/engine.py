@@ -81,6 +81,9 @@ class Engine:
         Args:
             features: of all the prompt's pictures; ``None`` if it has none.
             image_keys: a key for each picture, which equal ones share; one without a key is always read anew.
+
+        Raises:
+            ValueError: another number of image slots than the features fill.
         """
         ids, markers = input_ids[0].tolist(), slot_ids(self.model.config)
         counts = num_image_tokens(self.model, features)
@@ -121,6 +124,9 @@ class Engine:
 
         Args:
             reduction: what the host has to know of the logits; not computed here, where the logits are at hand.
+
+        Raises:
+            ValueError: they do not fit the cache.
         """
         tokens, count = batch.tokens, len(batch.tokens)
         self.cache.check_room(count)

@@ -146,6 +146,9 @@ def prompt_entries(
 
     Args:
         states: the target's, of all its tokens, ``[length, layers * hidden]``.
+
+    Raises:
+        ValueError: a prompt of its own for the draft.
     """
     if prompt.draft_prompt is not None:
         raise ValueError("the draft reads the target's states, so it cannot be given a prompt of its own")

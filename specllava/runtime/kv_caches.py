@@ -99,6 +99,9 @@ class EnginePool:
 
         Args:
             rows: as :meth:`KVCaches.engine`.
+
+        Raises:
+            ValueError: exact passes over a target that they cannot decode.
         """
         if rows:
             self._check_rows(model)
@@ -272,7 +275,11 @@ class KVCaches:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Reserve the caches for one answer. Those of one that fails are forgotten: they may hold a tree."""
+        """Reserve the caches for one answer. Those of one that fails are forgotten: they may hold a tree.
+
+        Raises:
+            ValueError: another answer is not finished.
+        """
         if self._in_use:
             raise ValueError("these KV caches serve another answer: finish or close that one first")
         self._in_use = True

@@ -44,7 +44,11 @@ class EagerRunner:
 
 
 def bucket_of(rows: int) -> int:
-    """Return the rows that a pass over ``rows`` tokens is padded to."""
+    """Return the rows that a pass over ``rows`` tokens is padded to.
+
+    Raises:
+        ValueError: more than the widest bucket has.
+    """
     if rows > WIDEST:
         raise ValueError(f"a pass over {rows} tokens is wider than the widest bucket, {WIDEST}")
     return next(bucket for bucket in ROWS if bucket >= rows)
@@ -82,6 +86,9 @@ class PaddedPasses:
 
         Args:
             position_offset: position in the text minus column, where the batch names no positions.
+
+        Raises:
+            ValueError: it does not fit the cache, or the widest bucket.
         """
         count, start = len(batch.tokens), self.cache.length
         self.cache.check_room(count)

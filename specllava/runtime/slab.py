@@ -146,6 +146,9 @@ class SlabCache(BranchCache):
         """Keep columns as :meth:`BranchCache.keep`, in two operations whatever the number of layers.
 
         Returns which columns moved, if any did, for rows kept beside the cache; valid until the next call.
+
+        Raises:
+            ValueError: an offset after the columns written.
         """
         self.check_written(base, offsets)
         in_place = next((n for n, offset in enumerate(offsets) if n != offset), len(offsets))

@@ -87,6 +87,9 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
         input_ids: ``[batch, length]``; of a draft with a compressor only :func:`kept_slots`.
         features: of the pictures in the order of the slots, for LLaVA-1.5 ``[images, patches, vision_hidden]``;
             ``None`` if there is no picture.
+
+    Raises:
+        ValueError: the prompt has another number of image slots than there are features.
     """
     embeds: Tensor = model.get_input_embeddings()(input_ids)
     slots = slots_of(model.config, input_ids)

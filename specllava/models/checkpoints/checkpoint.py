@@ -84,6 +84,9 @@ class Checkpoint:
         """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
 
         An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
+
+        Raises:
+            ValueError: neither.
         """
         directory = Path(source)
         if (directory / ADAPTER).is_file():  # with peft, transformers would load the model that it names instead
@@ -104,7 +107,11 @@ class Checkpoint:
         return Path(self.name_or_path).name
 
     def settings(self) -> dict[str, Any]:
-        """Read config.json as it is written, of a model that transformers need not know."""
+        """Read config.json as it is written, of a model that transformers need not know.
+
+        Raises:
+            ValueError: as :meth:`config`.
+        """
         self._check_files("config.json")
         found = self._read(lambda: self._object("config.json"))
         for name, value in _numbers(found):
@@ -199,7 +206,11 @@ class Checkpoint:
         return model
 
     def names(self) -> list[str] | None:
-        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors."""
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
+
+        Raises:
+            ValueError: neither, or files that cannot be read.
+        """
         if self._pickled():
             return None
         return self._read(lambda: [name for file in self._files() for name, _ in self._types(file)])
@@ -245,7 +256,11 @@ class Checkpoint:
         return found
 
     def _check_files(self, *names: str) -> None:
-        """Refuse files of text by :func:`check_text`; of the hub only those that are always read."""
+        """Refuse files of text by :func:`check_text`; of the hub only those that are always read.
+
+        Raises:
+            ValueError: a file of too many bytes, or of too many words beside its vocabulary.
+        """
         for name in names if self.local else sorted({"config.json", *WEIGHED} & {*names}):
             try:
                 file = Path(self._file(name))
@@ -275,6 +290,9 @@ class Checkpoint:
         """Refuse weights and biases that are stored as whole numbers, unless the configuration is a quantised one's.
 
         Another floating-point type than the configuration's is common, and read by the file's header.
+
+        Raises:
+            ValueError: the first of them.
         """
         if "quantization_config" in self.settings():
             return

@@ -32,7 +32,12 @@ def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
 
 
 def check_decoder(name: str, config: PretrainedConfig) -> None:
-    """Refuse a decoder whose tree passes would not be lossless."""
+    """Refuse a decoder whose tree passes would not be lossless.
+
+    Raises:
+        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change
+            within an answer.
+    """
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:
         why = (
@@ -71,7 +76,11 @@ def max_context(config: PretrainedConfig) -> int:
 
 
 def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
-    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold."""
+    """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
+
+    Raises:
+        ValueError: more than that, or none.
+    """
     longest = max_context(config)
     if wanted is not None and not 1 <= wanted <= longest:
         raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
@@ -89,7 +98,11 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def parse_device(name: str) -> torch.device:
-    """Return the device of a name; ``auto`` is the GPU if there is one."""
+    """Return the device of a name; ``auto`` is the GPU if there is one.
+
+    Raises:
+        ValueError: no such device, or none here.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

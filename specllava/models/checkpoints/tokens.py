@@ -52,6 +52,9 @@ def check_text(text: str, special: Sequence[str], whose: str) -> None:
 
     Args:
         whose: its name in the message.
+
+    Raises:
+        TextError: it holds one of the ``special`` tokens, or half of a character.
     """
     for token in special:
         if token in text:
@@ -81,6 +84,9 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
 
     An empty list names none on purpose: answers then end at the limit only.
+
+    Raises:
+        ValueError: a source names something that is no token id.
     """
     for source, value in _sources(model, tokenizer):
         if value is not None:
@@ -103,7 +109,11 @@ def _sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iter
 def check_tokens(
     name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a model whose ids mean other tokens than the target's."""
+    """Refuse a model whose ids mean other tokens than the target's.
+
+    Raises:
+        ValueError: with the number of ids that differ, and the first of them.
+    """
     theirs = {number: token for token, number in tokenizer.get_vocab().items()}
     ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
     shared = sorted(theirs.keys() & ours.keys())
@@ -124,6 +134,9 @@ def resize_vocabulary(model: PreTrainedModel, name: str, tokens: int, size: int)
 
     Args:
         tokens: ids that the model's tokenizer uses.
+
+    Raises:
+        ValueError: it uses ids that the target does not have.
     """
     rows = model.get_input_embeddings().weight
     if tokens > size:

@@ -24,6 +24,9 @@ class CompressorConfig:
         queries: entries that the resampler makes of a picture.
         branches: operators between which the gate chooses.
         temperature: of the gate's Gumbel-Softmax in training.
+
+    Raises:
+        ValueError: a kind that is not known, or a number outside its bounds; one line.
     """
 
     kind: CompressorKind = "gate"
@@ -50,7 +53,11 @@ class CompressorConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> CompressorConfig:
-        """Read the options as a model's configuration has them."""
+        """Read the options as a model's configuration has them.
+
+        Raises:
+            ValueError: an option that is not known, and as above.
+        """
         named = {name: value for name, value in settings.items() if name not in RETIRED}
         if unknown := sorted({*named} - {one.name for one in fields(cls)}):
             raise ValueError(f"the compressor has no option {unknown[0]}")

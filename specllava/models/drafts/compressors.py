@@ -195,6 +195,9 @@ class Compressor(nn.Module):
 
     Args:
         state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
+
+    Raises:
+        ValueError: a gate without states to read.
     """
 
     def __init__(self, config: CompressorConfig, width: int, heads: int, state_width: int | None) -> None:
@@ -234,7 +237,11 @@ class Compressor(nn.Module):
 
 
 def compressor_of_config(config: PretrainedConfig) -> Compressor | None:
-    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them."""
+    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them.
+
+    Raises:
+        ValueError: see :class:`CompressorConfig` and :class:`Compressor`.
+    """
     settings = getattr(config, "compressor", None)
     if settings is None:
         return None

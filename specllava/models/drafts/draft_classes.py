@@ -106,7 +106,11 @@ class SlotDraft(PreTrainedModel):
 
 
 def draft_config(checkpoint: Checkpoint) -> PretrainedConfig:
-    """Read the configuration of a draft, which transformers need not know."""
+    """Read the configuration of a draft, which transformers need not know.
+
+    Raises:
+        ValueError: as :meth:`Checkpoint.config`.
+    """
     own = checkpoint.settings().get("model_type") == SlotDraftConfig.model_type
     return checkpoint.config(SlotDraftConfig) if own else checkpoint.config()
 

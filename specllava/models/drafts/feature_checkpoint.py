@@ -235,7 +235,11 @@ def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration's settings with those that speculators nests."""
+    """Return a configuration's settings with those that speculators nests.
+
+    Raises:
+        ValueError: a size that is no number.
+    """
     nested = settings.get(LAYER_CONFIG, {})
     if not isinstance(nested, Mapping):
         raise ValueError(f"{name} has {LAYER_CONFIG} {nested!r}, which is no JSON object")
@@ -303,6 +307,9 @@ def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> i
         read: numbers, those of all states side by side.
         layers: the states.
         hidden: the target's width, if the states are named: then their number may be what is wrong; else 0.
+
+    Raises:
+        ValueError: another number of states than are named, or none of one width.
     """
     width, rest = divmod(read, len(layers))
     if rest or (hidden and width != hidden and read % hidden == 0):

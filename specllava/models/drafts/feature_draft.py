@@ -51,6 +51,9 @@ class FeatureDraftConfig(LlamaConfig):
         norm_before_residual, norm_before_fc, norm_output: variants of EAGLE-3 in the speculators layout: the normed
             state is the residual; one norm before the fusion; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
+
+    Raises:
+        ValueError: a compressor that is not known, or one of another format than ``eagle``.
     """
 
     model_type = "feature_draft"
@@ -149,6 +152,9 @@ def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> di
 
     Args:
         in_rows: the draft reads its target's three rows of positions, if the settings have sections for them.
+
+    Raises:
+        ValueError: settings that are no JSON object, or sections that are not three numbers.
     """
     given: dict[str, Any] = {"rope_theta": settings.get("rope_theta")}
     for key in ROPE_KEYS:

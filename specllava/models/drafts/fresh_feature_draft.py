@@ -35,6 +35,9 @@ def fresh_feature_draft(
         guessable: ids that the head of an EAGLE-3 draft scores; all without.
         heads: of its attention, keys and values included, each as wide as the target's; 0 for as many as the target.
         intermediate_size: of its MLP; 0 for the target's.
+
+    Raises:
+        ValueError: more heads than the target's.
     """
     text = target.config.get_text_config()
     rotations = text.rope_parameters

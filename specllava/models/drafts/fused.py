@@ -101,6 +101,9 @@ class FusedLayer(nn.Module):
             attention_mask: added to the scores, ``[1, 1, tokens, columns]``; without it attention is causal.
             position_embeddings: cosines and sines ``[1, tokens, size of a head]``.
             past_key_values: the KV cache; this layer's keys and values are added to it.
+
+        Raises:
+            ValueError: several rows.
         """
         assert position_embeddings is not None
         if len(hidden_states) != 1:

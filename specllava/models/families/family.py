@@ -34,7 +34,11 @@ def find_family(config: PretrainedConfig) -> Family | None:
 
 
 def family_of(config: PretrainedConfig) -> Family:
-    """Return the family of a target by its ``model_type``; language models have families of their own."""
+    """Return the family of a target by its ``model_type``; language models have families of their own.
+
+    Raises:
+        ValueError: none that is known here.
+    """
     if family := find_family(config):
         return family
     if config.model_type in LANGUAGE_MODELS:
@@ -46,7 +50,11 @@ def family_of(config: PretrainedConfig) -> Family:
 
 
 def features_family(config: PretrainedConfig) -> Family:
-    """Return the family whose features a model reads: its own, or its target's if it reads slot embeddings."""
+    """Return the family whose features a model reads: its own, or its target's if it reads slot embeddings.
+
+    Raises:
+        ValueError: none that is known here.
+    """
     name = getattr(config, "target_type", config.model_type)
     return next((family for family in FAMILIES if family.name == name), None) or family_of(config)
 

@@ -87,7 +87,11 @@ class Family(ABC):
         return checkpoint.processor(self.processor)
 
     def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse a target whose answers would not be its own."""
+        """Refuse a target whose answers would not be its own.
+
+        Raises:
+            ValueError: a setting that is not followed here.
+        """
 
     @abstractmethod
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
@@ -202,7 +206,11 @@ def square(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, 
 
 
 def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Split the tiles ``[tiles, …]`` of all pictures into those of each."""
+    """Split the tiles ``[tiles, …]`` of all pictures into those of each.
+
+    Raises:
+        ValueError: they are not as many as the prompt has room for.
+    """
     if len(tiles) != sum(counts):
         raise ValueError(
             f"the processor made {len(tiles)} tiles of {len(counts)} pictures, the prompt has room for {sum(counts)}:"

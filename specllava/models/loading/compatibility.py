@@ -22,6 +22,9 @@ def check_pair(
 
     Args:
         draft_processor: of the draft; its tokenizer is enough for a text-only draft.
+
+    Raises:
+        ValueError: other tokens, another vocabulary size, or a projector for other vision features.
     """
     theirs = getattr(draft_processor, "tokenizer", draft_processor).get_vocab()
     ours = processor.tokenizer.get_vocab()
@@ -53,7 +56,11 @@ def check_same_family(
     target: PretrainedConfig,
     target_tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Refuse a draft with a tower and a prompt of its own that is no model of the target's family."""
+    """Refuse a draft with a tower and a prompt of its own that is no model of the target's family.
+
+    Raises:
+        ValueError: another family, or other tokens for the ids that both have.
+    """
     if config.model_type != target.model_type:
         raise ValueError(
             f"{name} is a {config.model_type}, the target a {target.model_type}: a draft that reads pictures by itself"
@@ -99,7 +106,11 @@ def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple
 
 
 def check_processor(name: str, family: Family, config: PretrainedConfig, processor: ProcessorMixin) -> None:
-    """Refuse a processor that writes other image slots than the model fills, or cuts pictures in other ways."""
+    """Refuse a processor that writes other image slots than the model fills, or cuts pictures in other ways.
+
+    Raises:
+        ValueError: with both numbers.
+    """
     way = "the processor does not fit the model, take both from one checkpoint"
     slot, written = config.image_token_id, processor.image_token_ids
     if slot not in written:

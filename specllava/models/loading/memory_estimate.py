@@ -33,6 +33,9 @@ def estimate(
 
     Args:
         context: tokens of prompt and answer; as many as the target can hold without it.
+
+    Raises:
+        ValueError: a configuration that no model can be built of.
     """
     small = None if draft is None else size_of(*draft)
     longest = max_context(target[1]) if context is None else context
@@ -40,7 +43,11 @@ def estimate(
 
 
 def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize:
-    """Count the numbers of a model that its memory follows from; it is built without storage."""
+    """Count the numbers of a model that its memory follows from; it is built without storage.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
     model = without_storage(build, config)
     text = config.get_text_config()
     kv_heads, head_dim = kv_shape(text)
@@ -70,7 +77,11 @@ def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> P
 
 @contextmanager
 def _few_modules() -> Iterator[None]:
-    """Refuse a model of too many modules while it is built: one of a million layers would take hours."""
+    """Refuse a model of too many modules while it is built: one of a million layers would take hours.
+
+    Raises:
+        ValueError: more than :data:`MOST_MODULES`.
+    """
     here, count = get_ident(), 0
 
     def counted(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
@@ -100,6 +111,9 @@ def check_memory(
 
     Args:
         shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
+
+    Raises:
+        ValueError: more is needed than is free.
     """
     free = free_bytes(device, spread)
     where = "all devices" if spread else str(device)

@@ -82,7 +82,11 @@ class Preset:
         return self.fetched if self.fetched and not Path(self.target, "config.json").is_file() else ""
 
     def chosen(self, draft: Source | None, asked: DraftReading) -> tuple[Source | None, DraftReading]:
-        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known."""
+        """Return the draft to load and how it is read: as asked for, else its own. Another draft's is not known.
+
+        Raises:
+            ValueError: the target is to be fetched first.
+        """
         if self.missing:
             raise ValueError(self.missing)
         return (self.draft, asked.over(self.reading)) if draft is None else (draft, asked)
@@ -160,7 +164,11 @@ def _same_family() -> dict[str, Preset]:
 
 
 def preset_named(name: str) -> Preset:
-    """Return the preset of a name."""
+    """Return the preset of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
     known = presets()
     if name not in known:
         near = ", ".join(get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3])
