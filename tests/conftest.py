@@ -123,7 +123,7 @@ def serve() -> Iterator[Callable[[AppState], str]]:
     def serve_site(site: AppState) -> str:
         page, port = build_page(site), steady_port(len(pages))
         pages.append(page)
-        return serve_page(page, "127.0.0.1", port, block=False)
+        return serve_page(page, "127.0.0.1", port, site, block=False)
 
     yield serve_site
     for page in pages:
