@@ -179,7 +179,9 @@ def test_a_file_shows_what_transformers_reads_of_it_however_it_is_given(tiny: Pa
     if pixels is None:
         shown = [ImageOps.exif_transpose(Image.open(file))]
         asked = tiny.processor.image_processor(shown, return_tensors="pt")["pixel_values"]
-        assert torch.equal(tiny.prompt(data, "What?").image_inputs["pixel_values"].float(), asked.float())
+        parts = [{"type": "image", "image": data}, {"type": "text", "text": "What?"}]
+        for prompt in (tiny.prompt(data, "What?"), tiny.prompt(None, [{"role": "user", "content": parts}])):
+            assert torch.equal(prompt.image_inputs["pixel_values"].float(), asked.float())
     assert read_size(file) == expected.shape[:2]
     assert is_animated(file) == name.startswith("frames")
     said = json.loads(read_upload([str(file)])[2] or "{}").get("text", "")

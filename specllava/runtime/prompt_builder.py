@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,7 +82,7 @@ def _content(number: int, message: Message) -> tuple[Content, list[Image.Image]]
         match part:
             case {"type": "text", "text": str(text)}:
                 parts.append({"type": "text", "text": text})
-            case {"type": "image", "image": Image.Image() | str() | Path() as source} if role == "user":
+            case {"type": "image", "image": source} if role == "user" and source is not None:
                 parts.append({"type": "image"})
                 media.append(open_image(source))
             case _:
@@ -129,7 +128,7 @@ class PromptBuilder:
             media: pictures of the first message.
             messages: one question, or messages with ``role`` and ``content`` that end with the user's; the first may be
                 the system's. A content is text, or parts ``{"type": "text", "text": …}`` and, from the user,
-                ``{"type": "image", "image": picture or path}``. The template gets them as they are, in their order.
+                ``{"type": "image", "image": …}``, as :func:`open_image` takes it. The template reads them so.
             new_tokens: room that an answer will need.
             known: features of pictures by key, as ``Prompt.features_by_key`` gives them, which are not encoded again.
 
