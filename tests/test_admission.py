@@ -353,3 +353,12 @@ def test_only_a_trusted_proxy_says_under_which_address_the_page_is_shown(
             assert "other.example" not in document
     finally:
         site.page.close()
+
+
+def test_a_page_with_an_address_of_its_own_repeats_no_host(tmp_path: Path) -> None:
+    site = Site(tmp_path, root_path="https://shown.example")
+    try:
+        document = site.http.get(site.address, headers={"Host": "forged.example"}).text
+        assert "https://shown.example" in document and "forged.example" not in document
+    finally:
+        site.page.close()

@@ -47,12 +47,12 @@ STEP = 0.02  # seconds of an event whose question begins with "slowly"
 class Site:
     """A served page over a stand-in for the models."""
 
-    def __init__(self, folder: Path, limits: Limits = PLENTY, **models: Any) -> None:
+    def __init__(self, folder: Path, limits: Limits = PLENTY, root_path: str = "", **models: Any) -> None:
         self.backend = FakeBackend(pace=STEP / 25)
         races = synthetic_recorded(folder, 1)
         self.state = AppState(lambda: self.backend, races, requests=RunRequests(limits), **models)
         self.page: gr.Blocks = build_page(self.state)
-        self.address = serve(self.page, "127.0.0.1", free_port(), block=False, state=self.state)
+        self.address = serve(self.page, "127.0.0.1", free_port(), self.state, block=False, root_path=root_path)
         self.picture = str(races[0].image)
         self.http = httpx.Client(base_url=f"{self.address}gradio_api/", timeout=60)  # one: each reads certificates
 
