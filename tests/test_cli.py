@@ -294,7 +294,7 @@ def test_presets_are_listed(capsys):
 )  # fmt: skip
 def test_pictures_add_up_however_often_the_option_is_given(words, images):
     command = cli._parse(["generate", *words.split()], cli.Command, "specllava", None)
-    assert command.media.image == tuple(map(Path, images.split())) and command.prompt == "x"
+    assert command.image == tuple(map(Path, images.split())) and command.prompt == "x"
 
 
 def test_the_version_is_that_of_the_package(capsys):

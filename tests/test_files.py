@@ -27,6 +27,7 @@ from specllava.core import config, trace
 from specllava.core.files import write_whole
 from specllava.core.race_file import race_json
 from specllava.models.loading.presets import ASSETS
+from specllava.models.media.images import open_image
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
 from visual.player import bounds, recorded, standalone
@@ -343,7 +344,7 @@ def test_a_page_of_its_own_has_every_part_and_may_ask_nobody() -> None:
 
 
 def test_a_picture_travels_small() -> None:
-    address = data_address(Image.new("RGBA", (3000, 1000), "red"))
+    address = data_address(open_image(Image.new("RGBA", (3000, 1000), "red")))
     assert address.startswith("data:image/jpeg;base64,")
     assert len(address) < 10_000
 
