@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from support import checkpoints
+from support.amount import sample
 from support.forked_cli import Ended, ForkedCli
 
 MOST_SECONDS = 8  # of CPU more than a call with an ordinary checkpoint takes; each of these took minutes, or all memory
@@ -68,13 +69,16 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 @pytest.mark.parametrize(
     ("part", "layers"),
-    [
-        ("text_config", -1),
-        ("vision_config", 0),
-        ("text_config", 10**4),
-        ("vision_config", 10**6),
-        ("text_config", 10**12),
-    ],
+    sample(
+        [
+            ("text_config", -1),
+            ("text_config", 10**4),
+            ("vision_config", 10**6),
+            ("vision_config", 0),
+            ("text_config", 10**12),
+        ],
+        2,
+    ),
 )
 def test_layers_that_no_model_has_are_refused_before_one_is_built(
     cli: ForkedCli, target: Path, usual: float, part: str, layers: int

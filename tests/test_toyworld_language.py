@@ -112,6 +112,7 @@ def test_grammar_checker_finds_mistakes(wrong: str) -> None:
     assert _mistakes(wrong)
 
 
+@pytest.mark.night
 def test_every_text_is_grammatical() -> None:
     for _, turns in _dialogues():
         for turn in turns:
@@ -129,6 +130,7 @@ _HELD_OUT_PHRASES = tuple(
 )
 
 
+@pytest.mark.night
 def test_held_out_combinations_never_occur_in_text_for_training() -> None:
     any_held_out = re.compile("|".join(pattern.pattern for pattern in _HELD_OUT_PHRASES))
     for scene, turns in _dialogues(count=4 * COUNT):
@@ -142,6 +144,7 @@ def test_held_out_combinations_never_occur_in_text_for_training() -> None:
     assert found == 200  # the pattern sees them where they do occur
 
 
+@pytest.mark.night
 def test_wrong_questions_about_held_out_scenes_name_no_other_held_out_combination() -> None:
     for scene, turns in _dialogues("held-out"):
         allowed = {thing.combination for thing in scene.things}
