@@ -137,6 +137,7 @@ def rows(tab: Visit) -> list[str]:
     return [" ".join(row.split()) for row in tab.page.locator(".turns li").all_inner_texts()]
 
 
+@pytest.mark.night
 def test_a_visitor_asks_follow_ups_looks_back_edits_and_takes_the_dialogue_along(
     visit: Visitor, browser: Any, tmp_path: Path
 ) -> None:
@@ -239,7 +240,6 @@ def toy_page(serve: Callable[[AppState], str], shipped: Callable[[str], Pair]) -
     return serve(AppState(lambda: pair, recorded, dialogues=Dialogues(lambda turns: _chat(pair, turns))))
 
 
-@pytest.mark.night
 def test_the_toy_pair_goes_on_from_the_shipped_dialogue_and_reuses_what_it_read(toy_page: str, browser: Any) -> None:
     tab = Visit(new_page(browser, {"width": 1280, "height": 720}))
     tab.page.goto(toy_page)

@@ -65,6 +65,7 @@ def test_options_that_nothing_reads_are_not_shown(visit: Visitor) -> None:
     told(tab, "target alone · temperature 0.8 · seed 0")
 
 
+@pytest.mark.night
 def test_a_preset_is_what_runs_and_what_the_run_says(visit: Visitor) -> None:
     tab = visit()
     tab.page.select_option(".speed", "1")

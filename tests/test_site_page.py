@@ -68,6 +68,7 @@ def told(tab: Visit, selector: str, text: str) -> None:
     until(tab, f"document.querySelector({json.dumps(selector)}).textContent.includes({json.dumps(text)})")
 
 
+@pytest.mark.night
 def test_examples_play_at_the_root_of_a_host(page: Visitor, folder: Path) -> None:
     with file_server(folder / SUB_PATH) as address:
         tab = page(address=address)

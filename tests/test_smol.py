@@ -78,6 +78,7 @@ def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.Cap
     assert not (record["ships"] or record["fits"] or record["cached"]["target"])
 
 
+@pytest.mark.night
 def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They show with nothing loaded, and say of which pair they are and who guessed."""
     assert fetched(folder) == 0

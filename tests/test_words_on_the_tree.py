@@ -98,6 +98,7 @@ def go_inside(tab: Visit, number: int) -> None:
     tab.page.wait_for_timeout(400)  # Plotly draws it for its new room
 
 
+@pytest.mark.night
 def test_the_accepted_branch_is_compared_in_words_and_what_nobody_asked_is_pale(saved_page: SavedPages) -> None:
     race = RACES["1-describe"]
     tab = opened(saved_page, race)
