@@ -66,7 +66,7 @@ MUTANTS = (
            "first = differ[0]",
            "first = differ[-1]",
            "test_feature_refusals.py::test_a_map_that_names_other_tokens_than_the_mask_is_refused_by_the_first"),
-    Mutant("CH2", "specllava/models/checkpoints/vision_tower.py",
+    Mutant("CH2", "specllava/models/checkpoints/tokens.py",
            "return int(states.shape[1] - ",
            "return int(1 + 0 * states.shape[1] - 0 * ",
            "test_shapes_of_checkpoints.py::test_slots_are_counted_as_the_tower_fills_them"),

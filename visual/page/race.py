@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,8 @@ class RaceRun:
         if now - self._shown < SECONDS_PER_UPDATE:
             return None
         self._shown = now
-        return self._frame_list.update(self._collect(self._past)) or None, warning(self.advice())
+        traces = self._collect(self._past)
+        return self._frame_list.update(traces) or None, warning(_advice(traces))
 
     def end(self, ending: Ending) -> list[str] | None:
         """Return all frames, the last of them with charts and totals; ``None`` if no lane has begun."""
@@ -71,14 +72,18 @@ class RaceRun:
 
     def advice(self) -> str:
         """Return a line on a draft that is hardly ever right; empty for any other."""
-        trace = self._collect(self._past).get(SPECULATIVE)
-        return "" if trace is None else unused_draft(trace.setting.draft, trace.config.drafter, summarise([trace]))
+        return _advice(self._collect(self._past))
 
     def summary(self) -> RunTotals | None:
         """Return the totals of the lane that answers, ``None`` if it has not begun."""
         traces = self._collect(self._past)
         answer = traces.get(SPECULATIVE) or traces.get(TARGET_ONLY)
         return None if answer is None else summarise([answer])
+
+
+def _advice(traces: Mapping[str, DecodeTrace]) -> str:
+    trace = traces.get(SPECULATIVE)
+    return "" if trace is None else unused_draft(trace.setting.draft, trace.config.drafter, summarise([trace]))
 
 
 def race_kind(state: AppState) -> RunKind:

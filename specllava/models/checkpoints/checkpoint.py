@@ -42,7 +42,7 @@ from specllava.models.checkpoints.checkpoint_files import (
     tensor_types,
 )
 from specllava.models.checkpoints.hub_cache import INDEX, PICKLED, SINGLE
-from specllava.models.checkpoints.vision_tower import count_prefix_tokens
+from specllava.models.checkpoints.tokens import count_prefix_tokens
 
 Source = str | Path
 Read = TypeVar("Read")

@@ -1,13 +1,14 @@
-"""Tokens of a checkpoint: special ones, those that end an answer, a vocabulary shared with a draft, text of ids."""
+"""Tokens of a checkpoint: special ones, ends of answers, a vocabulary shared with a draft, a vision tower's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specllava.core.token_text import BYTE, byte_text
@@ -193,3 +194,12 @@ class Detokenizer:
             return spelled
         values = [_BYTE_VALUES.get(sign) for sign in spelled]
         return "" if None in values else byte_text(bytes(value for value in values if value is not None))
+
+
+def count_prefix_tokens(vision: PretrainedConfig) -> int:
+    """Count the tokens that a tower puts before a picture's patches: a class token, registers or none."""
+    shallow = deepcopy(vision)
+    shallow.num_hidden_layers = 1
+    with torch.device("meta"):
+        states = AutoModel.from_config(shallow)(torch.empty(1, 3, vision.image_size, vision.image_size))[0]
+    return int(states.shape[1] - (vision.image_size // vision.patch_size) ** 2)
