@@ -1,7 +1,7 @@
 """Tables and a picture of a benchmark, made anew from the steps that ``bench --raw`` wrote.
 
     python -m specllava bench --prompts 100 --raw bench-steps.json
-    python -m benchmarks.bench_table --raw bench-steps.json --json bench.json --picture bench.png
+    python -m benchmarks.bench_table --raw bench-steps.json --json bench.json --picture bench.svg
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from benchmarks.shared.command import markdown, run_command, show
-from benchmarks.shared.pictures import write_png
+from benchmarks.shared.pictures import write_svg
 from specllava.bench.measured import Measured
 from specllava.bench.results import category_results, fastest_alone, report_of, results_of
 from specllava.bench.tables import notes_of, table_rows
 from specllava.cli.options import write_json
-from specllava.core.growth.rules import RULE_INFOS
+from visual.figures.sweep_charts import RULE_MARKERS
 
 WIDTH, ROW_HEIGHT, MARGIN = 980, 34, 130
 OTHER_COLOUR = "#8b9096"  # of lanes that no rule grows
@@ -28,7 +28,7 @@ def figure(measured: Measured) -> go.Figure:
     known = {name: ratio for name, ratio in rows.items() if ratio.value == ratio.value}
     names = sorted(known, key=lambda name: known[name].value)
     ratios = [known[name] for name in names]
-    colours = [RULE_INFOS[name].colour if name in RULE_INFOS else OTHER_COLOUR for name in names]
+    colours = [RULE_MARKERS[name]["color"] if name in RULE_MARKERS else OTHER_COLOUR for name in names]
     ends = [(ratio.high - ratio.value, ratio.value - ratio.low) for ratio in ratios]
     drawn = go.Figure(
         go.Scatter(
@@ -60,7 +60,7 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
     Args:
         raw: file of bench --raw.
         json: write the report of bench --json to this file.
-        picture: write a PNG with every lane's speed-up and interval to this file.
+        picture: write an SVG with every lane's speed-up and interval to this file.
     """
     measured = Measured.read(raw)
     results, categories = results_of(measured), category_results(measured)
@@ -71,7 +71,7 @@ def main(raw: Path, json: Path | None = None, picture: Path | None = None) -> No
     show("\n\n".join([*tables, *notes_of(measured, fastest_alone(measured))]))
     write_json(json, report_of(measured, results, categories))
     if picture:
-        write_png(figure(measured), picture)
+        write_svg(figure(measured), picture)
 
 
 if __name__ == "__main__":

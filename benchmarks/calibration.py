@@ -15,19 +15,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from tqdm.auto import tqdm
 
-from benchmarks.shared.calibration import BINS, error_interval
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import alone, cells, interval, pooled_rate, speculate, write_rates
+from benchmarks.shared.guessing import (
+    alone,
+    cells,
+    held_out_questions,
+    interval,
+    pooled_rate,
+    speculate,
+    write_rates,
+)
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from benchmarks.shared.questions import held_out_questions
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, judged_nodes, reliability
 from specllava.core.trace import DecodeTrace
+from specllava.findings.bootstrap import LEVEL, RESAMPLES
 from specllava.pair import Pair
 
+BINS: Final = 10  # of probability, equally wide
 RANKS: Final = ("best guess", "second", "third or later")
 DEPTHS: Final = ("level 1", "levels 2 to 4", "level 5 or deeper")
 LAST_LEVELS: Final = (1, 4)  # of the first two groups
@@ -42,7 +52,7 @@ class CalibrationConfig:
     """Options of the experiment.
 
     Args:
-        prompts: held-out ones, see :func:`benchmarks.shared.questions.held_out_questions`.
+        prompts: held-out ones, see :func:`benchmarks.shared.guessing.held_out_questions`.
         presets: pairs, which are all asked what suits the first.
         picture: file for the curves by rank.
         depths: file for those by depth.
@@ -117,6 +127,31 @@ def marks(answers: Sequence[Counts]) -> list[dict[str, Any]]:
             "accepted": interval(pooled_rate([(taken, count) for count, taken, _ in parts])),
         })  # fmt: skip
     return found
+
+
+def error_interval(answers: Sequence[Sequence[Bin]]) -> dict[str, float]:
+    """Return the expected calibration error of pooled answers with its 95 % interval of the bootstrap over answers.
+
+    Drawing answers anew adds noise to shares whose distance is taken without its sign, so intervals lean upwards.
+
+    Args:
+        answers: the bins of each, as ``metrics.reliability`` counts them.
+    """
+    parts = np.array([[(one.tested, one.accepted, one.promised) for one in bins] for bins in answers])
+    drawn = np.random.default_rng(0).integers(len(parts), size=(RESAMPLES, len(parts)))
+    errors = _errors(parts[drawn].sum(axis=1))
+    errors = errors[np.isfinite(errors)]  # draws of answers without a guess have none
+    low, high = np.quantile(errors, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if errors.size else (np.nan, np.nan)
+    ends = {"value": float(_errors(parts.sum(axis=0))), "low": float(low), "high": float(high)}
+    return {name: round(end, 5) for name, end in ends.items()}
+
+
+def _errors(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the errors ``[...]`` of totals ``[..., bins, 3]``."""
+    off: npt.NDArray[np.float64] = np.abs(totals[..., 1] - totals[..., 2]).sum(-1)
+    with np.errstate(invalid="ignore"):
+        off /= totals[..., 0].sum(-1)
+    return off
 
 
 def draw(path: Path | None, found: dict[str, Any], by: str, groups: Sequence[str]) -> None:

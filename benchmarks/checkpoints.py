@@ -27,9 +27,9 @@ from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Comparison, compare, compare_ids, summarise
 from specllava.core.trace import DecodeTrace
-from specllava.lane import lane_of
 from specllava.models.checkpoints.chat_template import Message
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 
 SIZES = ((336, 336), (640, 480), (333, 801), (97, 64), (1024, 300), (500, 500), (71, 700))  # width, height
 QUESTIONS = (
@@ -44,7 +44,7 @@ MUST_AGREE = ("float32", "float64")
 
 
 @dataclass
-class Lane:
+class Agreement:
     """Answers of one way of decoding, compared with the target alone."""
 
     runs: int = 0
@@ -96,13 +96,13 @@ def main(
         raise ValueError(f"{wrong} answers differ in {pair.info.dtype} where the target was sure")
 
 
-def run_checks(pair: Pair, prompts: int, config: DecodingConfig) -> dict[str, Lane]:
+def run_checks(pair: Pair, prompts: int, config: DecodingConfig) -> dict[str, Agreement]:
     """Every prompt by every lane; differences are counted against the target alone."""
-    lanes = {name: Lane() for name in ("speculative", "transformers", "speculative, in a chat")}
+    lanes = {name: Agreement() for name in ("speculative", "transformers", "speculative, in a chat")}
     alone, fast = replace(config, drafter="none"), []
     for number in tqdm(range(prompts), desc="prompts"):
         prompt = pair.prompt(None, question(number), config.max_new_tokens)
-        plain, trace = pair.run(lane_of(alone, prompt)), pair.run(lane_of(config, prompt))
+        plain, trace = pair.run(Lane.of(alone, prompt)), pair.run(Lane.of(config, prompt))
         fast.append(trace)
         lanes["speculative"].add(compare(plain, trace))
         lanes["transformers"].add(compare_ids(plain, transformers_lane(pair, TRANSFORMERS, config)(prompt).token_ids))

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from benchmarks.shared.calibration import BINS, error_interval
+from benchmarks.calibration import BINS, error_interval
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
     Guessing,
@@ -37,12 +37,11 @@ from specllava.core.metrics import Bin, reliability
 from specllava.core.trace import DecodeTrace
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
 
 TEMPERATURES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # below 1 the draft is surer than it was
-THRESHOLDS: Final = (0.05, 1.0, 2.0)  # nats, beside the default
 NO_FLOOR: Final = -50.0  # nats
-NAMES: Final = ("tau", "acceptance", "untaken", "wasted", "speed", "entropy", "kl", "agreement")
+NAMES: Final = ("tau", "acceptance", "untaken", "speed", "entropy", "kl")
 SHOWN: Final = ("tau", "untaken", "speed")
 
 
@@ -90,28 +89,19 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 
 
 def main(config: GuessingConfig) -> None:
-    """Measure every rule with every temperature, then the entropy rule with every threshold, and draw."""
+    """Measure every rule with every temperature, and draw; the base is the rule without one."""
     pair = config.load_pair()
-    pairs = {one: replace(pair, draft=tempered(_draft(pair), one)) for one in TEMPERATURES}
+    assert pair.draft is not None, "the pair has no draft to be tempered"
+    pairs = {one: replace(pair, draft=tempered(pair.draft, one)) for one in TEMPERATURES}
     asked = lanes(config.decoding)
     trials = {name: [Trial(one, pairs[one], lane) for one in TEMPERATURES] for name, lane in asked.items()}
-    grid = {
-        (name, threshold): [
-            Trial(one, pairs[one], replace(asked[name], entropy_threshold=threshold)) for one in TEMPERATURES
-        ]
-        for name in ("entropy", "entropy, no floor")
-        for threshold in THRESHOLDS
-    }
-    measure(pair, [one for group in (*trials.values(), *grid.values()) for one in group], config)
-    base = [_at_one(group) for group in trials.values()]
-    found = {name: rows_of(group, one) for (name, group), one in zip(trials.items(), base, strict=True)}
-    repaired = [
-        {"rule": name, "threshold": threshold, **row}
-        for (name, threshold), group in grid.items()
-        for row in rows_of(group, base[0])
-    ]
-    show(found, repaired)
-    write_rates(config.json, pair, config, {"rules": found, "thresholds": repaired})
+    measure(pair, [one for group in trials.values() for one in group], config)
+    found = {name: rows_of(group) for name, group in trials.items()}
+    shown = ("ece", "tau", "tau_over_base", "untaken", "speed", "speed_over_base")
+    heads = ("rule", "T", "ECE", "τ", "over base", "nobody takes", "speed", "over base")
+    lines = [(name, f"{row['temperature']:g}", *cells(row, *shown)) for name, rows in found.items() for row in rows]
+    show_table(heads, lines)
+    write_rates(config.json, pair, config, {"rules": found})
     places = [f"{one:g}" for one in TEMPERATURES]
     draw_rates(config.picture, found, ("ece", *SHOWN), places, "temperature of the draft's logits")
 
@@ -125,8 +115,9 @@ def measure(pair: Pair, trials: Sequence[Trial], config: GuessingConfig) -> None
             trial.answer(prompt, own)
 
 
-def rows_of(trials: Sequence[Trial], base: Sequence[Guessing]) -> list[dict[str, Any]]:
-    """Return a row for each temperature, its rates also as multiples of a base's."""
+def rows_of(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return a row for each temperature, its rates also as multiples of those at 1."""
+    base = next(one.guessed for one in trials if one.temperature == 1)
     return [
         {
             "temperature": one.temperature, "ece": error_interval(one.bins), **rates([[g] for g in one.guessed], NAMES),
@@ -134,25 +125,6 @@ def rows_of(trials: Sequence[Trial], base: Sequence[Guessing]) -> list[dict[str,
         }
         for one in trials
     ]  # fmt: skip
-
-
-def show(found: dict[str, list[dict[str, Any]]], repaired: Sequence[dict[str, Any]]) -> None:
-    """Print both tables; the base is the rule without a temperature, of thresholds the entropy rule as it is."""
-    shown = ("ece", "tau", "tau_over_base", "untaken", "speed", "speed_over_base")
-    heads = ("T", "ECE", "τ", "over base", "nobody takes", "speed", "over base")
-    lines = [(name, f"{row['temperature']:g}", *cells(row, *shown)) for name, rows in found.items() for row in rows]
-    show_table(("rule", *heads), lines)
-    where = [(row["rule"], f"{row['threshold']:g}", f"{row['temperature']:g}", *cells(row, *shown)) for row in repaired]
-    show_table(("rule", "threshold", *heads), where, "Thresholds of the entropy rule")
-
-
-def _at_one(trials: Sequence[Trial]) -> list[Guessing]:
-    return next(one.guessed for one in trials if one.temperature == 1)
-
-
-def _draft(pair: Pair) -> PreTrainedModel:
-    assert pair.draft is not None
-    return pair.draft
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.scenes import SCENES
 from specllava.core.trace import DecodeTrace
-from specllava.lane import lane_of
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 
 LONGEST: Final = 24  # tokens of an answer of the toy pair
 BLOCK: Final = 100  # random runs that a process takes at a time
@@ -81,7 +81,7 @@ class Decoder:
     def _decode(self, case: Case, exact: bool) -> DecodeTrace:
         pair = self._pair(case.target, case.format, exact)
         prompt = self._prompt(replace(case, config=PLAIN))
-        return pair.run(lane_of(case.config, prompt), record=False)
+        return pair.run(Lane.of(case.config, prompt), record=False)
 
     def _make_pair(self, target: int, name: str, exact: bool) -> Pair:
         return replace(self._runner.pair(target, name), exact=exact)
@@ -124,9 +124,9 @@ def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
     asked = [prompt for one in dialogues for prompt in prompts_of(pair, one, config)]
     rows = {name: Row() for name in lanes}
     for prompt in tqdm(asked, "toy pair", disable=None):
-        alone = {way: one.run(lane_of(replace(config, drafter="none"), prompt)) for way, one in pairs.items()}
+        alone = {way: one.run(Lane.of(replace(config, drafter="none"), prompt)) for way, one in pairs.items()}
         for name, lane in lanes.items():
-            rows[name].add(alone, {way: one.run(lane_of(lane, prompt), record=False) for way, one in pairs.items()})
+            rows[name].add(alone, {way: one.run(Lane.of(lane, prompt), record=False) for way, one in pairs.items()})
     return rows
 
 

@@ -43,12 +43,12 @@ from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import compare, summarise
 from specllava.core.trace import NO_DRAFT, DecodeTrace
-from specllava.lane import lane_of
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Lane
 
 FORMATS: dict[str, dict[str, Any]] = {
     "eagle": {},
@@ -145,7 +145,7 @@ class Runner:
     def run(self, case: Case) -> DecodeTrace:
         """Decode a case."""
         pair, prompt = self._asked(case)
-        return pair.run(lane_of(case.config, prompt))
+        return pair.run(Lane.of(case.config, prompt))
 
     @torch.inference_mode()
     def generated(self, case: Case) -> tuple[int, ...]:

@@ -25,9 +25,10 @@ from benchmarks.shared.guessing import (
     alone,
     cells,
     draw_rates,
-    guess,
     over,
     rates,
+    scored,
+    speculate,
     write_rates,
 )
 from specllava.core.config import DecodingConfig
@@ -35,12 +36,12 @@ from specllava.core.question import Question
 from specllava.lab.grounding import blank_picture
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt, with_draft_prompt
+from specllava.prompt.prompt import Prompt, with_draft_prompt
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
 STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
-NAMES: Final = ("tau", "acceptance", "entropy", "kl", "agreement", "wasted")
+NAMES: Final = ("tau", "acceptance", "entropy", "kl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +144,9 @@ def main(config: MechanismConfig) -> None:
         raise ValueError(f"{config.mechanism} needs a draft VLM (--draft): {why}")
     variants = mechanism.variants(pair, config.decoding)
     found = rows_of(variants, measure(variants, config))
-    heads = ("draft", mechanism.across, "τ", "τ over base", "acceptance", "wasted", "entropy, nats", "KL, nats")
+    heads = ("draft", mechanism.across, "τ", "τ over base", "acceptance", "entropy, nats", "KL, nats")
     lines = [
-        (row["series"], row["place"], *cells(row, "tau", "tau_over_base", "acceptance", "wasted"),
+        (row["series"], row["place"], *cells(row, "tau", "tau_over_base", "acceptance"),
          *cells(row, "entropy", "kl", digits=3))
         for row in found
     ]  # fmt: skip
@@ -164,7 +165,7 @@ def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[G
         for one, done in zip(variants, answers, strict=True):
             prompt = one.prompt(own, other)
             said = said or alone(one.pair, prompt, one.config)
-            done.append(guess(one.pair, prompt, one.config, said))
+            done.append(scored(one.pair, prompt, *speculate(one.pair, prompt, one.config, said)))
     return answers
 
 

@@ -29,16 +29,16 @@ from specllava.bench.timed_run import TimedRun, TimedStep
 from specllava.cli.bench import Bench
 from specllava.cli.options import typed_options
 from specllava.core.config import DecodingConfig
-from specllava.decoding import clip
+from specllava.models.checkpoints.language_model import now
 from specllava.models.checkpoints.tokens import slot_ids
 from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.models.loading.presets import Tree
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.timing import now
-from specllava.runtime.vision import compressor_of, merge_features
+from specllava.prompt.image_slots import compressor_of, merge_features
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import clip
 
 TRANSFORMERS: Final = "transformers"
 COMPILED: Final = "transformers-compiled"
@@ -87,16 +87,11 @@ def _lookup(pair: Pair, prompt: Prompt) -> dict[str, Any]:
 
 def why_blind(pair: Pair) -> str | None:
     """Return why the assistant of a pair cannot be made to see, ``None`` if it can."""
-    source, name = pair.draft_vision, pair.draft_name
-    if source == "states":
-        return "transformers drafts with no draft that reads states"
-    if isinstance(pair.draft, SlotDraft):
-        return "transformers drafts with no draft that reads the target's image slots"
-    if source == "none":
-        return f"the draft {name} reads text alone"
-    if pair.draft is not None and (source == "own" or compressor_of(pair.draft) is not None):
-        return f"the draft {name} has other image slots than the target, and assisted generation gives it the target's"
-    return None
+    draft = pair.draft
+    alike = pair.draft_vision == "shared" and not isinstance(draft, SlotDraft)
+    if draft is None or (alike and compressor_of(draft) is None):
+        return None
+    return f"the draft {pair.draft_name} has other image slots than the target's, which assisted generation gives it"
 
 
 class SightedAssistant:

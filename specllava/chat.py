@@ -10,14 +10,13 @@ from PIL import Image
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
-from specllava.decoding import Event, RaceEvent, race
-from specllava.lane import Lane, lane_of, race_lanes
+from specllava.engine.pool import KVCaches
 from specllava.models.checkpoints.chat_template import Message
 from specllava.models.checkpoints.tokens import escape_special_tokens, special_tokens
 from specllava.models.families.interface import ImageFeatures
 from specllava.models.media.images import Pictures, open_media
 from specllava.pair import Pair
-from specllava.runtime.kv_caches import KVCaches
+from specllava.spec_decode.loop import Event, Lane, RaceEvent, race
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Chat:
     A turn may be a race (:meth:`race`). The target alone then has KV caches of its own, so each lane reuses its own
     text. The dialogue goes on with the answer of the lane that ``config`` describes.
 
-    For the memory that caches take see :class:`~specllava.runtime.kv_caches.KVCaches`. Not for two threads.
+    For the memory that caches take see :class:`~specllava.engine.pool.KVCaches`. Not for two threads.
 
     Args:
         turns: of a saved dialogue; the next question reads them again.
@@ -132,8 +131,8 @@ class Chat:
         messages = [*self._messages(before), _message(text, media)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
         self._features = prompt.features_by_key
-        lane = lane_of(chosen, prompt)
-        self._running = self._answer(race_lanes(lane) if alone else [lane], media)
+        lane = Lane.of(chosen, prompt)
+        self._running = self._answer(lane.with_target_only() if alone else [lane], media)
         return self._running
 
     def _messages(self, turns: Sequence[Turn]) -> list[Message]:

@@ -7,9 +7,9 @@ So pixels arrive as the processor made them, before any tower has run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy, deepcopy
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -21,41 +21,25 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, Pre
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
 from specllava.core.config import DecodingConfig, one_line
-from specllava.core.growth.rule import GrowthRule
 from specllava.core.trace import NO_DRAFT, DecodeTrace, Prefill
-from specllava.decoding import Event, stream
-from specllava.drafters.drafter import Drafter
-from specllava.lane import LaneOverrides, lane_of
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.language_model import check_decoder
+from specllava.models.checkpoints.language_model import check_decoder, now
 from specllava.models.checkpoints.text_processor import TextProcessor
-from specllava.models.drafts.draft_reading import DraftReading
+from specllava.models.drafts.draft_classes import vision_source
 from specllava.models.families.family import family_of
-from specllava.models.families.interface import Picture, ProcessedPrompt
+from specllava.models.families.prepared import MEDIA, check_media, encode_media
+from specllava.models.loading.compatibility import check_pair, check_processor
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt, with_draft_prompt
-from specllava.runtime.timing import now
-from specllava.runtime.vision import compressor_of, kept_slots, slots_of, to_device
-from specllava.verification.answer_settings import REFUSED
+from specllava.prompt.image_slots import compressor_of, kept_slots, num_image_tokens, slots_of, to_device
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.logits_processing import REFUSED
+from specllava.spec_decode.loop import Event, Lane, stream
 
-SETTINGS: Final = ("max_new_tokens", "temperature", "top_p", "top_k")  # of decoding, which ``generate`` has as well
-OPTIONS: Final = tuple(one.name for one in fields(DecodingConfig) if one.name not in SETTINGS)
-READING: Final = tuple(one.name for one in fields(DraftReading))
-MEDIA: Final = (  # what processors make of pictures
-    "pixel_values", "pixel_values_images", "pixel_values_videos", "pixel_attention_mask", "image_sizes",
-    "image_grid_thw", "batch_num_images", "mm_token_type_ids", "token_type_ids",
-)  # fmt: skip
-# Arguments of ``generate`` that the loop does not follow, and settings beside those of REFUSED.
-UNREAD: Final = (
-    "logits_processor", "prefix_allowed_tokens_fn", "assistant_model", "negative_prompt_ids",
-    "negative_prompt_attention_mask", "synced_gpus",
-)  # fmt: skip
-UNMADE: Final = (
-    "output_scores", "output_logits", "output_attentions", "output_hidden_states", "prompt_lookup_num_tokens",
-)  # fmt: skip
-READ: Final = ("input_ids", "attention_mask")
-WAY_OUT: Final = "leave it out, or leave custom_generate out"
-GENERATE: Final = inspect.unwrap(GenerationMixin.generate).__code__
+OPTIONS: Final = tuple(sorted({one.name for one in fields(DecodingConfig)} - vars(GenerationConfig()).keys()))
+SEARCHES: Final = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # by other drafts, beside REFUSED
+GENERATE: Final = inspect.unwrap(GenerationMixin.generate)
+# Its own arguments that are followed; ``generate`` itself reads the first ones.
+FOLLOWED: Final = ("self", "inputs", "generation_config", "custom_generate", "kwargs", "stopping_criteria", "streamer")
 # Pairs by model, for as long as the model lives: their target is a copy that shares its modules.
 PAIRS: Final[WeakKeyDictionary[PreTrainedModel, dict[Any, Pair]]] = WeakKeyDictionary()
 
@@ -73,18 +57,14 @@ def speculative_generate(
     generation_config: GenerationConfig,
     draft: Source | PreTrainedModel | None = None,
     processor: ProcessorMixin | PreTrainedTokenizerBase | None = None,
-    draft_inputs: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Tensor | SpeculativeOutput:
     """Decode by tree speculation: ``model.generate(**inputs, custom_generate=speculative_generate, draft=…)``.
 
     Args:
-        draft: an id of the hub, a directory, or a loaded model; without one ``drafter`` says who guesses.
+        draft: an id of the hub, a directory, or a loaded model; without one ``drafter`` names what guesses.
         processor: of the model, of a language model its tokenizer; by default that of ``model.name_or_path``.
-        draft_inputs: what the draft's own processor made of the same chat. Needed by a draft with a tower of its own
-            whose pictures are cut in other ways.
-        given: fields of :class:`DecodingConfig` and :class:`DraftReading` by name, a rule or drafter as an object too;
-            what the processor made of pictures; the rest of what ``generate`` prepared.
+        given: fields of :class:`DecodingConfig` by name, and what the processor made of pictures.
 
     Returns:
         Token ids of prompt and answer, ``[1, length]``; a :class:`SpeculativeOutput` with ``return_dict_in_generate``.
@@ -94,19 +74,20 @@ def speculative_generate(
     """
     arguments = _arguments_of_generate()
     _check_arguments(arguments, generation_config, input_ids, given.get("attention_mask"))
-    reading = DraftReading(**{name: given[name] for name in READING if name in given})
-    pair = _pair(model, processor, draft, reading)
-    config, own = _decoding(given, generation_config, input_ids.shape[1])
-    if draft is None and config.drafter == "model" and "drafter" not in own:
+    config = _decoding(given, generation_config, input_ids.shape[1])
+    if draft is None and config.drafter == "model":
         raise ValueError('speculative_generate needs draft=, or drafter="prompt-lookup"')
-    target = copy(pair.target)
-    target.generation_config = _settings(generation_config, arguments.get("stopping_criteria") or ())
-    pair = replace(pair, target=target)
-    shown = {name: given[name] for name in MEDIA if given.get(name) is not None}
-    lane = lane_of(config, _prompt(pair, input_ids, shown, draft_inputs), **own)
-    recorded = bool(generation_config.return_dict_in_generate)
-    request, events = pair.request(lane, record=recorded), list[Event]()
-    streamer = given.get("streamer") or arguments.get("streamer")
+    target = copy(model)
+    target.generation_config = settings = deepcopy(generation_config)
+    ends = generation_config._eos_token_tensor  # as ``generate`` resolved them
+    settings.eos_token_id = [] if ends is None else ends.flatten().tolist()
+    for one in arguments["stopping_criteria"]:
+        settings.stop_strings = [*(settings.stop_strings or ()), *one.stop_strings]
+    pair = replace(_pair(model, processor, draft), target=target)
+    lane = Lane.of(config, _prompt(pair, input_ids, given))
+    recorded, events = bool(generation_config.return_dict_in_generate), list[Event]()
+    request = pair.request(lane, record=recorded)
+    streamer = arguments["streamer"]  # which transformers drops on its way to a callable
     for event in stream(request):
         events.append(event)
         for token in (event.first_token,) if isinstance(event, Prefill) else event.emitted:
@@ -121,20 +102,20 @@ def speculative_generate(
 speculative_generate.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
         *list(inspect.signature(speculative_generate).parameters.values())[:-1],
-        *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS + READING + MEDIA),
+        *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in OPTIONS + MEDIA),
         inspect.Parameter("given", inspect.Parameter.VAR_KEYWORD),
     ]
 )
 
 
 def _arguments_of_generate() -> Mapping[str, Any]:
-    """Return the arguments of the running ``generate``: it drops some, such as a streamer, on the way to a callable.
+    """Return the arguments of the running ``generate``, some of which it does not pass on.
 
     Raises:
         ValueError: none is running.
     """
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not GENERATE:
+    while frame is not None and frame.f_code is not GENERATE.__code__:
         frame = frame.f_back
     if frame is None:
         raise ValueError("speculative_generate is not called but given: model.generate(custom_generate=…)")
@@ -146,59 +127,42 @@ def _check_arguments(
 ) -> None:
     """Refuse what the loop does not do.
 
+    Args:
+        attention_mask: as ``generate`` prepared it; without one of the caller's it infers padding from the ids.
+
     Raises:
         ValueError: it is asked for; one line that names it.
     """
-    asked = {name: arguments.get(name) for name in UNREAD}
-    asked |= {name: value for name in UNMADE if (value := getattr(settings, name, None))}
-    asked |= {name: value for name, refuses in REFUSED.items() if refuses(value := getattr(settings, name, None))}
     others: Mapping[str, Any] = arguments["kwargs"]
-    asked |= {name: value for name, value in others.items() if name not in READ and not hasattr(settings, name)}
+    asked = {name: arguments[name] for name in inspect.signature(GENERATE).parameters if name not in FOLLOWED}
+    asked |= {name: value for name, value in vars(settings).items() if name in SEARCHES or name.startswith("output_")}
+    asked |= {name: value for name, refuses in REFUSED.items() if refuses(value := getattr(settings, name, None))}
+    asked |= {name: others[name] for name in others.keys() - {"input_ids", "attention_mask"} - vars(settings).keys()}
+    asked |= {type(one).__name__: one for one in arguments["stopping_criteria"] if type(one) is not StopStringCriteria}
     for name, value in asked.items():
         if not (value is None or value is False or (isinstance(value, list) and not value)):
-            told = f"{name} = {value}" if isinstance(value, str | int | float) else name
-            raise ValueError(f"speculative_generate does not follow {told}: {WAY_OUT}")
+            shown = f"{name} = {value}" if isinstance(value, str | int | float) else name
+            raise ValueError(f"speculative_generate does not follow {shown}: leave it or custom_generate out")
     if len(input_ids) != 1:
         raise ValueError(f"speculative_generate answers one prompt at a time, not {len(input_ids)}: call it for each")
-    if attention_mask is not None and not attention_mask.all():
-        raise ValueError("speculative_generate reads no padding: give one prompt with an attention_mask of ones")
+    for mask in (attention_mask, others.get("attention_mask")):
+        if mask is not None and (mask.shape != input_ids.shape or not mask.eq(1).all()):
+            raise ValueError("speculative_generate reads no padding: give one prompt with an attention_mask of ones")
 
 
-def _settings(asked: GenerationConfig, stopping_criteria: Sequence[Any]) -> GenerationConfig:
-    """Return the settings of one answer: its end tokens as ``generate`` resolved them, and strings that stop it.
-
-    Raises:
-        ValueError: another stopping criterion.
-    """
-    settings, ends = deepcopy(asked), asked._eos_token_tensor
-    settings.eos_token_id = [] if ends is None else ends.flatten().tolist()
-    for one in stopping_criteria:
-        if not isinstance(one, StopStringCriteria):
-            raise ValueError(f"speculative_generate does not follow a {type(one).__name__}: {WAY_OUT}")
-        settings.stop_strings = [*(settings.stop_strings or ()), *one.stop_strings]
-    return settings
-
-
-def _decoding(
-    given: Mapping[str, Any], settings: GenerationConfig, prompt_tokens: int
-) -> tuple[DecodingConfig, LaneOverrides]:
-    """Return the options of decoding, and the rule and drafter that are given as objects.
+def _decoding(given: Mapping[str, Any], settings: GenerationConfig, prompt_tokens: int) -> DecodingConfig:
+    """Return the options of decoding.
 
     Raises:
         ValueError: a value outside its bounds; one line.
     """
     options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
-    own: LaneOverrides = {}
-    if isinstance(options.get("rule"), GrowthRule):
-        own["rule"] = options.pop("rule")
-    if isinstance(options.get("drafter"), Drafter):
-        own["drafter"] = options.pop("drafter")
     if settings.do_sample:
         options.setdefault("seed", int(torch.randint(2**31 - 1, ())))  # of torch's chance, as generate draws
-        sampling = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": settings.top_k}
+        sampling = {name: getattr(settings, name) for name in ("temperature", "top_p", "top_k")}
         options |= {"temperature": 1.0} | {name: value for name, value in sampling.items() if value is not None}
     try:
-        return DecodingConfig(**options, max_new_tokens=settings.max_length - prompt_tokens), own
+        return DecodingConfig(**options, max_new_tokens=settings.max_length - prompt_tokens)
     except ValidationError as error:
         raise ValueError(one_line(error)) from error
 
@@ -207,143 +171,57 @@ def _pair(
     model: PreTrainedModel,
     processor: ProcessorMixin | PreTrainedTokenizerBase | None,
     draft: Source | PreTrainedModel | None,
-    reading: DraftReading,
 ) -> Pair:
     """Return the pair of a model and a draft; what was loaded for the model is kept while it lives.
 
     Raises:
         ValueError: a model that cannot be a target, no processor, or a draft that does not fit.
     """
-    held = PAIRS.setdefault(model, {})
-    alone = held.get(None)
-    reads = TextProcessor(processor) if isinstance(processor, PreTrainedTokenizerBase) else processor
-    if alone is None or reads not in (None, alone.processor):
-        held.clear()
-        alone = held[None] = _target(model, reads)
-    if draft is None:
-        return alone
+    kept, key = PAIRS.setdefault(model, {}), (model.device, model.dtype, id(processor))
+    if key not in kept:
+        family, path = family_of(model.config), model.config.name_or_path
+        name = Path(path).name or type(model).__name__
+        check_decoder(name, model.config.get_text_config())
+        if processor is None and not path:
+            raise ValueError("speculative_generate needs processor=: the model was loaded from no directory or id")
+        given = TextProcessor(processor) if isinstance(processor, PreTrainedTokenizerBase) else processor
+        kept.clear()
+        kept[key] = Pair(name, copy(model), None, given or family.read_processor(Checkpoint.at(path)), name, NO_DRAFT)
     if isinstance(draft, PreTrainedModel):
-        return _with_loaded(alone, draft)
-    key = str(draft), reading, model.device, model.dtype
-    if key not in held:
-        held[key] = alone.with_draft(draft, **asdict(reading))
-    return held[key]
-
-
-def _target(model: PreTrainedModel, processor: ProcessorMixin | None) -> Pair:
-    """Return a model without a draft."""
-    family, name = family_of(model.config), model.config.name_or_path
-    _check_attention(model)
-    if processor is None and not name:
-        raise ValueError("speculative_generate needs processor=: the model was loaded from no directory or id")
-    reads = processor or family.read_processor(Checkpoint.at(name))
-    shown = Path(name).name or type(model).__name__
-    return Pair(shown, copy(model), None, reads, shown, NO_DRAFT)
-
-
-def _check_attention(model: PreTrainedModel) -> None:
-    """Refuse a model whose layers take no tree masks.
-
-    Raises:
-        ValueError: by their kind, or by the attention that it was loaded with.
-    """
-    config = model.config.get_text_config()
-    check_decoder(model.config.name_or_path, config)
-    if config._attn_implementation not in ("sdpa", "eager"):
-        raise ValueError(
-            f'{config._attn_implementation} takes no tree masks: load {type(model).__name__} with'
-            ' attn_implementation="sdpa"'
-        )
-
-
-def _with_loaded(pair: Pair, draft: PreTrainedModel) -> Pair:
-    """Return a pair with a draft that the caller loaded.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    drafted = replace(pair, draft=draft, draft_name=Path(draft.config.name_or_path).name or type(draft).__name__)
-    ours, theirs = (one.config.get_text_config().vocab_size for one in (pair.target, draft))
-    if drafted.draft_vision != "states":
-        _check_attention(draft)
-        if ours != theirs:
-            raise ValueError(f"the draft has a vocabulary of {theirs} tokens, the model of {ours}: name its directory")
-    if draft.device != pair.target.device:
-        raise ValueError(f"the draft is on {draft.device}, the model on {pair.target.device}: move it there")
-    if drafted.draft_vision == "own" and draft.config.model_type != pair.family.name:
-        raise ValueError(f"the draft is a {draft.config.model_type}, the model a {pair.family.name}: take one family")
-    return drafted
-
-
-def _prompt(
-    pair: Pair, input_ids: Tensor, shown: Mapping[str, Any], draft_inputs: Mapping[str, Any] | None
-) -> Prompt:
-    """Return the prompt that a processor prepared, for target and draft.
-
-    Raises:
-        ValueError: pictures that the family or the draft does not read in this form.
-    """
-    prompt, draft, source = _read(pair.target, pair.device, input_ids, shown), pair.draft, pair.draft_vision
-    words = prompt.input_ids[~slots_of(pair.target.config, prompt.input_ids)]
-    prompt = replace(prompt, text=pair.detokenizer.decode(words.tolist()))
-    if draft_inputs is not None and source != "own":
-        raise ValueError("draft_inputs has no use: the draft reads no pictures by itself")
-    if draft is None or prompt.features is None:
-        return prompt
-    if source == "none":
-        return with_draft_prompt(prompt, replace(prompt, input_ids=words[None], features=None, vision_seconds=0.0))
-    if source == "own":
-        inputs = _shared_inputs(pair, input_ids, shown) if draft_inputs is None else draft_inputs
-        media = {name: inputs[name] for name in MEDIA if inputs.get(name) is not None}
-        return replace(prompt, draft_prompt=_read(draft, pair.device, inputs["input_ids"], media))
-    if source == "shared" and compressor_of(draft) is not None:
-        kept = prompt.input_ids[kept_slots(draft, prompt.input_ids, prompt.features)]
-        return with_draft_prompt(prompt, replace(prompt, input_ids=kept[None], vision_seconds=0.0))
-    return prompt
-
-
-def _shared_inputs(pair: Pair, input_ids: Tensor, shown: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the target's inputs for a draft with a tower of its own.
-
-    Raises:
-        ValueError: it cuts pictures in other ways.
-    """
-    assert pair.draft is not None
-    config = pair.draft.config
-    required = {"image token": (pair.target.config.image_token_id, config.image_token_id)}
-    for name, (ours, theirs) in (required | pair.family.processor_requirements(config, pair.processor)).items():
-        if ours != theirs:
-            raise ValueError(
-                f"the draft reads pictures with {name} {theirs}, these were made with {ours}: give draft_inputs=, what"
-                " the draft's own processor makes of the same chat"
-            )
-    return {"input_ids": input_ids, **shown}
+        name = Path(draft.config.name_or_path).name or type(draft).__name__
+        if draft.device != model.device:
+            raise ValueError(f"the draft is on {draft.device}, the model on {model.device}: move it there")
+        if vision_source(draft) != "states":
+            check_decoder(name, draft.config.get_text_config())
+            check_pair(model, draft, kept[key].processor, kept[key].processor)
+        return replace(kept[key], draft=draft, draft_name=name)
+    if draft is not None and str(draft) not in kept:
+        kept[str(draft)] = kept[key].with_draft(draft)
+    return kept[key if draft is None else str(draft)]
 
 
 @torch.inference_mode()
-def _read(model: PreTrainedModel, device: torch.device, input_ids: Tensor, shown: Mapping[str, Any]) -> Prompt:
-    """Return a model's prompt with the features of what it shows."""
-    ids, family = input_ids.to(device), family_of(model.config)
-    prompt = Prompt("", ids)
-    if "pixel_values_images" in shown:  # the name that some processors give
-        shown = {"pixel_values": shown["pixel_values_images"], **shown}
-    if "pixel_values_videos" in shown:
-        raise ValueError("speculative_generate reads no videos: give the processor the frames as images")
-    if "pixel_values" not in shown:
-        return prompt
-    started = now(device)
-    try:
-        pictures = _pictures(model, {"input_ids": input_ids, **shown})
-    except KeyError as error:
-        raise ValueError(f"a {family.name} needs {error.args[0]}: give all that its processor made") from error
-    features = family.stack(family.encode(model, [to_device(one, model, device) for one in pictures]))
-    return replace(prompt, features=features, vision_seconds=now(device) - started)
+def _prompt(pair: Pair, input_ids: Tensor, given: Mapping[str, Any]) -> Prompt:
+    """Return the prompt that a processor prepared, for target and draft.
 
-
-def _pictures(model: PreTrainedModel, inputs: Mapping[str, Any]) -> list[Picture]:
-    """Split the processor's output into pictures; tiles whose pictures it does not tell apart are one."""
-    family, pixels = family_of(model.config), inputs["pixel_values"]
-    if family.name in ("idefics3", "smolvlm"):
-        return [{name: inputs[name] for name in ("pixel_values", "pixel_attention_mask")}]
-    sizes = inputs["image_sizes"].tolist() if "image_sizes" in inputs else [pixels.shape[-2:]] * len(pixels)
-    return family.pictures(ProcessedPrompt(model.config, None, inputs, [(height, width) for height, width in sizes]))
+    Raises:
+        ValueError: pictures that do not fill the image slots, or that the draft does not read in this form.
+    """
+    target, draft, source = pair.target, pair.draft, pair.draft_vision
+    ids, started = input_ids.to(pair.device), now(pair.device)
+    media = to_device({name: given[name] for name in MEDIA if given.get(name) is not None}, target, pair.device)
+    check_media(target.config, pair.processor, ids, media)
+    features, slots = encode_media(target, ids, media), slots_of(target.config, ids)
+    seconds, words = now(pair.device) - started, ids[~slots][None]
+    if (filled := sum(num_image_tokens(target, features))) != slots.sum():
+        raise ValueError(f"the prompt has {int(slots.sum())} image slots, but pixel_values fill {filled}")
+    text, other = pair.detokenizer.decode(words[0].tolist()), None
+    if draft is not None and features is not None:
+        if source == "none":
+            other = Prompt(text, words)
+        elif source == "own":
+            check_processor(pair.draft_name, family_of(draft.config), draft.config, pair.processor)
+            other = Prompt(text, ids, features=encode_media(draft, ids, to_device(media, draft, pair.device)))
+        elif source == "shared" and compressor_of(draft) is not None:
+            other = Prompt(text, ids[kept_slots(draft, ids, features)][None], features=features)
+    return Prompt(text, ids, features=features, vision_seconds=seconds, draft_prompt=other)

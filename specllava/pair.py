@@ -14,16 +14,25 @@ from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import build_rule
 from specllava.core.question import Messages
-from specllava.core.race import Race
-from specllava.core.trace import NO_DRAFT, DecodeTrace, RunInfo
-from specllava.decoding import Event, RaceEvent, Request, collect, race, stream
-from specllava.drafters.build import build_drafter
-from specllava.lane import SIDES, Lane, LaneFacts, LaneOverrides, lane_of, race_lanes
+from specllava.core.trace import (
+    MAX_NAME,
+    NO_DRAFT,
+    SCHEMA_VERSION,
+    DecodeTrace,
+    Prefill,
+    Race,
+    RunInfo,
+    StepTrace,
+    tokens_used,
+)
+from specllava.engine.cpu import fastest_threads
+from specllava.engine.cuda_graphs import WINDOW
+from specllava.engine.decoders import Batch, LanguageModel
+from specllava.engine.pool import EnginePools, KVCaches
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.language_model import checked_context, input_device
-from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids
+from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids, slot_ids
 from specllava.models.drafts.draft_classes import VisionSource, vision_source
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
 from specllava.models.families.family import family_of
@@ -32,11 +41,15 @@ from specllava.models.loading.load_options import LoadOptions, PassesName, Quant
 from specllava.models.loading.loading import load_draft, load_target
 from specllava.models.loading.presets import draft_hint, preset_named, presets
 from specllava.models.media.images import Pictures, open_media
-from specllava.runtime.kv_caches import EnginePool, KVCaches, build_engine_pool
-from specllava.runtime.padded_passes import COLUMNS
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import PromptBuilder, check_room
-from specllava.verification.answer_settings import answer_settings, check_settings, settings_in_force
+from specllava.prompt.prompt import Prompt
+from specllava.prompt.prompt_builder import PromptBuilder, check_room
+from specllava.spec_decode.drafter import Drafter, NoDraft
+from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
+from specllava.spec_decode.loop import Event, Lane, LaneFacts, LaneOverrides, RaceEvent, Request, race, stream
+from specllava.spec_decode.ngram_drafter import NgramDrafter
+from specllava.spec_decode.rejection_sampler import SeededRandom
+from specllava.spec_decode.rules import build_rule
+from specllava.spec_decode.tree_drafter import TreeDrafter
 
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
@@ -45,14 +58,20 @@ CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that the
 class Pair:
     """A target and a draft that guesses for it. Every answer is the target's own, token for token.
 
+    With a temperature and drawn guesses it has the target's distribution. In half precision, passes that are not exact
+    may resolve a near-tie another way.
+
     Args:
         draft: ``None`` where there is no draft model.
         draft_processor: of a draft with a tower of its own, which it then reads pictures with.
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
-        passes: how they run, see :func:`~specllava.runtime.kv_caches.build_engine_pool`.
+        passes: how they run, see :meth:`~specllava.engine.pool.EnginePools.build`.
         exact: target-only decodes by the very kernels that verify trees, and only what stands in a tree as in the text
             is accepted: equal bits in any precision.
+        packed: pack the target's weights where this processor gains by it. Only of weights that this pair loaded and
+            that do not learn meanwhile.
+        threads: CPU threads of its passes; as torch has them without.
     """
 
     name: str
@@ -66,6 +85,8 @@ class Pair:
     context_limit: int | None = None
     passes: PassesName = "auto"
     exact: bool = False
+    packed: bool = False
+    threads: int | None = None
 
     @classmethod
     def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
@@ -110,8 +131,9 @@ class Pair:
         check_settings(loaded.model.generation_config)
         models = (loaded.model, None, loaded.processor)
         pair = cls(
-            name, *models, loaded.name, NO_DRAFT, quantization=chosen.quantization, context_limit=loaded.context
-        )
+            name, *models, loaded.name, NO_DRAFT,
+            quantization=chosen.quantization, context_limit=loaded.context, packed=loaded.packed,
+        )  # fmt: skip
         return pair if draft is None else pair.with_draft(draft, tell=tell, **asdict(chosen.reading))
 
     def with_draft(
@@ -136,8 +158,8 @@ class Pair:
         loaded = load_draft(draft, self.target, self.processor, reading, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         pair = replace(self, **drafting)
-        vars(pair)["engines"] = engines = self.engines.beside(self.target)
-        engines.check(pair.target, pair.draft)
+        if "engines" in vars(self):
+            vars(pair)["engines"] = self.engines.with_draft(loaded.model)
         return pair
 
     @cached_property
@@ -145,15 +167,13 @@ class Pair:
         return input_device(self.target)
 
     @cached_property
-    def engines(self) -> EnginePool:
+    def engines(self) -> EnginePools:
         """The engines of its models, which outlive the answers that they serve.
 
         Raises:
             ValueError: passes that this device cannot run.
         """
-        engines = build_engine_pool(self.device, self.passes, self.exact)
-        engines.check(self.target, self.draft)
-        return engines
+        return EnginePools.build(self.target, self.draft, self.device, self.passes, self.exact, self.packed)
 
     @cached_property
     def family(self) -> Family:
@@ -187,7 +207,7 @@ class Pair:
     @property
     def info(self) -> RunInfo:
         """Models, device, precision and versions, and how passes have run so far."""
-        return replace(self._info, passes=self.passes_told)
+        return replace(self._info, passes=self.pass_mode)
 
     @cached_property
     def _info(self) -> RunInfo:
@@ -198,7 +218,7 @@ class Pair:
             draft=self.draft_name,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             dtype=precision if self.quantization == "none" else f"{precision} {self.quantization}",
-            threads=torch.get_num_threads(),
+            threads=self.threads or torch.get_num_threads(),
             versions={
                 "python": platform.python_version(),
                 "torch": torch.__version__,
@@ -209,14 +229,14 @@ class Pair:
         )
 
     @property
-    def passes_told(self) -> str | None:
-        """How passes have run so far, in words, by model where these differ; ``None``: all in shapes as they came."""
-        models = {"target": self.target} | ({} if self.draft is None else {"draft": self.draft})
-        ways = {name: self.engines.way(model) for name, model in models.items()}
-        line = ways["target"]
-        if len(set(ways.values())) > 1:
-            line = "; ".join(f"{name}: {way}" for name, way in ways.items())
-        return None if line == "eager" else f"{line}; exact" if self.engines.exact else line
+    def pass_mode(self) -> str | None:
+        """How passes have run so far, by model where these differ; ``None``: all eager."""
+        pools = {"target": self.engines.target, "draft": self.engines.draft}
+        modes = {name: pool.mode for name, pool in pools.items() if pool is not None}
+        line = modes["target"]
+        if len(set(modes.values())) > 1:
+            line = "; ".join(f"{name}: {mode}" for name, mode in modes.items())
+        return None if line == "eager" else f"{line}; exact" if self.exact else line
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
@@ -232,26 +252,46 @@ class Pair:
         draft = None if self.draft is None else self.draft.to(device)
         return replace(self, target=self.target.to(device), draft=draft)
 
-    def running(self, passes: PassesName, exact: bool = False) -> Pair:
-        """Return the same models with passes that run another way, see :class:`Pair`.
+    def with_threads(self, threads: int = 0) -> Pair:
+        """Return this pair with a number of CPU threads; 0 measures with how many a decode step is fastest.
+
+        That takes about a second, and nothing on a GPU.
 
         Raises:
-            ValueError: the device cannot run them.
+            ValueError: passes that this device cannot run.
         """
-        if (passes, exact) == (self.passes, self.exact):
-            return self
-        pair = replace(self, passes=passes, exact=exact)
-        _ = pair.engines
+        if not threads and self.device.type == "cpu":
+            threads = self._fastest_threads()
+        pair = replace(self, threads=threads or None)
+        vars(pair)["engines"] = self.engines
         return pair
 
+    def _fastest_threads(self) -> int:
+        rows, caches = DecodingConfig().nodes + 1, KVCaches(self.engines)
+        engine = caches.target(2 * rows + 1)
+        assert isinstance(engine.decoder, LanguageModel)
+        engine.decoder.begin()
+
+        def step() -> None:
+            """Run a pass over one token, and two over as many as a tree has."""
+            engine.commit(0, [])
+            for width in (rows, 1, rows):
+                engine.forward(Batch(range(width)))
+
+        return fastest_threads(step, torch.get_num_threads())
+
     def warm_up(self) -> None:
-        """Capture the passes that a dialogue's race begins with, so that nobody waits for them; where any are."""
+        """Check how passes run, and capture those that a dialogue's race begins with, where any are captured.
+
+        Raises:
+            ValueError: passes that this device cannot run.
+        """
         if self.engines.graphs is None:
             return
         prompt = self.prompt(None, "Describe it.")
-        tokens = min(COLUMNS, self.context - prompt.length)
+        tokens = min(WINDOW, self.context - prompt.length)
         config = DecodingConfig(drafter="none" if self.draft is None else "model", max_new_tokens=tokens)
-        lanes = [(lane, KVCaches(self.engines)) for lane in race_lanes(lane_of(config, prompt))]
+        lanes = [(lane, KVCaches(self.engines)) for lane in Lane.of(config, prompt).with_target_only()]
         for lane, caches in lanes:
             self.request(lane, caches, record=False).prefill()
 
@@ -284,7 +324,7 @@ class Pair:
         return self.prompt_builder.build(open_media(image), messages, new_tokens, known)
 
     def request(self, lane: Lane, caches: KVCaches | None = None, record: bool = True) -> Request:
-        """Make the request that answers a lane; :func:`~specllava.decoding.stream` runs it.
+        """Make the request that answers a lane; :func:`~specllava.spec_decode.loop.stream` runs it.
 
         Args:
             caches: of earlier answers, to go on with; without them nothing is reused.
@@ -294,35 +334,54 @@ class Pair:
             ValueError: prompt and limit do not fit the context, or there is no draft to draft with; a rule that does
                 not fit its drafter or drawn children.
         """
+        if self.threads is not None and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)  # of the thread that decodes
         config, prompt = lane.config, lane.prompt
         check_room(self.context, prompt.length, config.max_new_tokens, prompt.turn)
-        drafter = build_drafter(config.drafter, self.draft) if lane.drafter is None else lane.drafter
-        if drafter.needs_draft and self.draft is None:
-            ways = f'use drafter "prompt-lookup" or "none", or {self.way_to_draft}'
-            raise ValueError(f"the pair {self.name} has no draft: {ways}")
-        if lane.rule is not None and not drafter.grows:
-            raise ValueError(f"the drafter {drafter.name} grows no trees, so the rule {lane.rule.name} has no use")
-        if lane.rule is not None and config.children == "drawn" and not lane.rule.drawable:
-            raise ValueError(
-                f"the rule {lane.rule.name} is not drawable: set children to best, or drawable if its trees do not"
-                " depend on which tokens are guessed"
-            )
-        rule = lane.rule
-        if drafter.grows and rule is None:
-            rule = build_rule(config)
         length = prompt.length + config.max_new_tokens
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
-        models, eos = (self.target, self.draft), self.eos_token_ids
+        eos, random = self.eos_token_ids, SeededRandom(config.seed)
         settings = answer_settings(self.target, self.processor.tokenizer, config, prompt.input_ids, eos)
-        return Request(lane, *models, eos, settings, drafter, rule, caches or KVCaches(self.engines), length, record)
+        drafter = self._drafter(lane, settings, random, length)
+        caches = KVCaches(self.engines) if caches is None else caches
+        return Request(lane, self.target, drafter, eos, settings, random, caches, length, record)
+
+    def _drafter(self, lane: Lane, settings: AnswerSettings, random: SeededRandom, length: int) -> Drafter:
+        """Build the drafter of a lane for one answer.
+
+        Raises:
+            ValueError: there is no draft to draft with, or a rule that does not fit its drafter or drawn children.
+        """
+        config, rule = lane.config, lane.rule
+        grows = lane.drafter is None and config.drafter == "model"
+        if grows and self.draft is None:
+            ways = f'use drafter "prompt-lookup" or "none", or {self.way_to_draft}'
+            raise ValueError(f"the pair {self.name} has no draft: {ways}")
+        if rule is not None and not grows:
+            name = config.drafter if lane.drafter is None else lane.drafter.name
+            raise ValueError(f"the drafter {name} grows no trees, so the rule {rule.name} has no use")
+        if rule is not None and config.children == "drawn" and not rule.drawable:
+            raise ValueError(
+                f"the rule {rule.name} is not drawable: set children to best, or drawable if its trees do not depend on"
+                " which tokens are guessed"
+            )
+        if lane.drafter is not None:
+            return lane.drafter
+        if self.draft is not None and grows:
+            models = self.target, self.draft
+            grown_by = build_rule(config) if rule is None else rule  # a rule may be false to Python
+            return TreeDrafter(*models, config, grown_by, settings, random, length)
+        if config.drafter == "prompt-lookup":
+            return NgramDrafter(config.ngram, config.nodes, frozenset(slot_ids(self.target.config)))
+        return NoDraft()
 
     def lane(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Lane:
         """Build a lane of a prompt, with its default name."""
         config = config or DecodingConfig()
-        return lane_of(config, self.prompt(image, messages, config.max_new_tokens), **own)
+        return Lane.of(config, self.prompt(image, messages, config.max_new_tokens), **own)
 
     def stream(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
@@ -350,11 +409,38 @@ class Pair:
         return self.collect(lane, stream(self.request(lane, record=record)))
 
     def collect(self, lane: Lane | LaneFacts, events: Iterable[Event]) -> DecodeTrace:
-        """Return the trace of a lane from its events, finished or not."""
+        """Return the trace of a lane from its events, finished or not.
+
+        Raises:
+            ValueError: events that are no prefill and then steps.
+        """
         facts = lane.facts if isinstance(lane, Lane) else lane
+        prefill, *rest = events
+        steps = tuple(step for step in rest if isinstance(step, StepTrace))
+        if not isinstance(prefill, Prefill) or len(steps) != len(rest):
+            raise ValueError("a run is a prefill and then steps")
         followed = settings_in_force(self.target.generation_config, facts.config.temperature > 0)
         info = replace(self.info, generation_config=followed)
-        return collect(facts, events, info, self.detokenizer, self.eos_token_ids)
+        prefix = facts.forced_prefix
+        ids = [*prefix, prefill.first_token, *(token for step in steps for token in step.emitted)]
+        return DecodeTrace(
+            schema_version=SCHEMA_VERSION,
+            lane=facts.name,
+            setting=info,
+            config=facts.config,
+            prompt=facts.text,
+            image=", ".join("{} x {} pixels".format(*size) for size in facts.image_sizes) or None,
+            prefill=prefill,
+            steps=steps,
+            finish_reason=(steps[-1] if steps else prefill).finished or "stopped",
+            text=self.detokenizer.decode(ids),
+            texts={token: self.detokenizer.text_of(token) for token in sorted({*tokens_used(prefill, prefix, steps)})},
+            eos_token_ids=tuple(sorted(self.eos_token_ids)),
+            turn=facts.turn,
+            forced_prefix=prefix,
+            rule=None if facts.rule is None else facts.rule[:MAX_NAME],
+            drafter=None if facts.drafter is None else facts.drafter[:MAX_NAME],
+        )
 
     def race(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
@@ -363,7 +449,7 @@ class Pair:
 
         If ``config`` drafts nothing, target-only runs by itself.
         """
-        return self.race_lanes(race_lanes(self.lane(image, messages, config, **own)))
+        return self.race_lanes(self.lane(image, messages, config, **own).with_target_only())
 
     def answer(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
@@ -371,31 +457,8 @@ class Pair:
         """Answer in one lane, as a race of one: :meth:`collect_race` makes its trace."""
         return self.race_lanes([self.lane(image, messages, config, **own)])
 
-    def race_sides(
-        self,
-        image: Pictures,
-        messages: Messages,
-        a: DecodingConfig,
-        b: DecodingConfig,
-        other: Pair | None = None,
-        target_only: bool = False,
-    ) -> Generator[RaceEvent]:
-        """Race two configurations on one prompt, as lanes ``A`` and ``B``; :meth:`collect_race` makes their traces.
-
-        Args:
-            other: the pair that answers with ``b``, if it is not this one.
-            target_only: this pair's target alone runs beside them.
-        """
-        one = lane_of(a, self.prompt(image, messages, a.max_new_tokens))
-        second = other or self
-        two = lane_of(b, one.prompt if other is None else other.prompt(image, messages, b.max_new_tokens))
-        requests = [self.request(replace(one, name=SIDES[0])), second.request(replace(two, name=SIDES[1]))]
-        if target_only:
-            requests.append(self.request(lane_of(replace(a, drafter="none"), one.prompt)))
-        return race(requests)
-
     def race_lanes(self, lanes: Sequence[Lane]) -> Generator[RaceEvent]:
-        """Run lanes in turn, see :func:`~specllava.decoding.race`; each has caches of its own."""
+        """Run lanes in turn, see :func:`~specllava.spec_decode.loop.race`; each has caches of its own."""
         return race([self.request(lane) for lane in lanes])
 
     def collect_race(self, events: Iterable[RaceEvent]) -> Race:

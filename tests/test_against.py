@@ -34,6 +34,7 @@ from specllava.findings.comparison_tables import race_files, records, to_csv, to
 from specllava.lab import Lab
 from specllava.lab.comparison import Side, compare_questions, same_tokens
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane, race
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded
 
@@ -236,8 +237,10 @@ def test_both_sides_say_what_the_target_alone_says(
 ) -> None:
     pair = models.pair(kind, seed)
     b = replace(b, max_new_tokens=a.max_new_tokens)
-    traces = pair.collect_race(pair.race_sides(models.picture(0), "What?", a, b, target_only=True))
-    assert set(traces) == {"A", "B", "target-only"}
+    prompt = pair.prompt(models.picture(0), "What?")
+    lanes = {"A": a, "B": b, "target-only": replace(a, drafter="none")}
+    traces = pair.collect_race(race([pair.request(Lane(name, config, prompt)) for name, config in lanes.items()]))
+    assert set(traces) == set(lanes)
     assert traces["A"].token_ids == traces["B"].token_ids == traces["target-only"].token_ids
     assert (traces["A"].config, traces["B"].config) == (a, b)
 

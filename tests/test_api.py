@@ -23,9 +23,9 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 from support.served_page import free_port
+from support.visitor import Handlers, Visitor
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.visitors.visitor import Handlers, Visitor
 from specllava.core.config import DecodingConfig
 from specllava.core.limits import Limits
 from visual.page.api import ENDPOINTS

@@ -24,13 +24,13 @@ from transformers import (
 )
 
 from specllava.core.config import DecodingConfig
+from specllava.engine.decoders import Batch
+from specllava.engine.engine import AttentionMasks, Engine
+from specllava.engine.pool import KVCaches
 from specllava.models.checkpoints.language_model import FULL, SLIDING, check_decoder, layer_types
 from specllava.models.loading.load_options import LoadOptions
 from specllava.models.loading.loading import load_target
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.passes import AttentionMasks, PassInput
 
 WINDOW, LIMIT = 24, 20
 MIXED = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW}  # the first layer sees all
@@ -107,7 +107,8 @@ def test_the_window_matters(kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_that_goes_on_sees_through_its_window_what_a_fresh_one_sees(kind: str):
     """Columns of earlier turns keep their positions."""
-    both, caches = pair(kind, 0), KVCaches()
+    both = pair(kind, 0)
+    caches = KVCaches(both.engines)
     chat = [{"role": "user", "content": "Describe this."}]
     for _ in range(3):
         prompt = both.prompt(models.picture(0), chat)
@@ -128,13 +129,13 @@ def test_a_kept_branch_is_seen_through_the_window_as_its_tokens_alone(seed: int)
         num_attention_heads=4, num_key_value_heads=2, sliding_window=5,
     )  # fmt: skip
     model = models.seeded(MistralForCausalLM, config, seed).double().eval()
-    engine, text = Engine(model, 64), list(range(3, 12))
+    engine, text = Engine.of(model, 64), list(range(3, 12))
     engine.prefill(torch.tensor([text]), None)
     for number in range(3):
         tree, base = models.random_tree(10 * seed + number), engine.cache.length
         path = tree.path(len(tree) - 1)
-        logits = engine.forward(PassInput.of_tree(tree, base)).logits
-        engine.keep(base, path)
+        logits = engine.forward(Batch.of_tree(tree, base)).logits
+        engine.commit(base, path)
         text += [tree.tokens[node] for node in path]
         wanted = model(torch.tensor([text]), use_cache=False).logits[0, -len(path) :]
         torch.testing.assert_close(logits[list(path)], wanted, rtol=0, atol=1e-9)
@@ -148,12 +149,12 @@ def test_a_llama_has_no_window_whatever_its_configuration_carries_along():
         sliding_window=3,
     )  # fmt: skip
     assert layer_types(config) == (FULL,)
-    engine = Engine(models.seeded(LlamaForCausalLM, config, 0).eval(), 32)
+    engine = Engine.of(models.seeded(LlamaForCausalLM, config, 0).eval(), 32)
     ids = list(range(5, 15))
     with torch.inference_mode():
-        together = engine.forward(PassInput(ids)).logits
-        engine.keep(0, [])
-        alone = torch.cat([engine.forward(PassInput([token])).logits for token in ids])
+        together = engine.forward(Batch(ids)).logits
+        engine.commit(0, [])
+        alone = torch.cat([engine.forward(Batch([token])).logits for token in ids])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 

@@ -15,14 +15,14 @@ from transformers import LlavaProcessor
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
 from specllava.core.config import DecodingConfig
-from specllava.lane import Lane
 from specllava.models.checkpoints.language_model import parse_device
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.loading.compatibility import check_pair
 from specllava.models.loading.presets import presets
 from specllava.models.loading.quantization import kept_whole
 from specllava.pair import Pair
-from specllava.runtime.vision import merge_features
+from specllava.prompt.image_slots import merge_features
+from specllava.spec_decode.loop import Lane
 
 
 def complaint(action: Callable[[], Any]) -> str:

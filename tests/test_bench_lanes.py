@@ -20,7 +20,7 @@ from specllava.bench.lanes import REFERENCE, runners_of
 from specllava.bench.results import fastest_alone, results_of
 from specllava.bench.rounds import Plan, measure
 from specllava.core.config import DecodingConfig
-from specllava.runtime.engine import Engine
+from specllava.engine.engine import Engine
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)
 QUICK = Plan("tiny", rounds=1, within=None)
@@ -73,7 +73,7 @@ def test_what_a_sighted_assistant_reads_is_what_the_draft_reads():
         past_key_values=None, do_sample=False,
     )  # fmt: skip
     with torch.inference_mode():
-        ours = Engine(pair.draft, prompt.length).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
+        ours = Engine.of(pair.draft, prompt.length).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
     torch.testing.assert_close(out.scores[0][0].double(), ours, rtol=1e-5, atol=1e-5)
 
 
@@ -187,3 +187,13 @@ def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
     assert fastest_alone(found) == TRANSFORMERS
     speeds = {name: lane.speedup.value for name, lane in results_of(found).items()}
     assert speeds == pytest.approx({REFERENCE: 2 / 3, TRANSFORMERS: 1.0, "transformers-assisted": 2.0}, rel=0.01)
+
+
+@pytest.mark.parametrize("lane", ["transformers", "transformers-prompt-lookup"])
+def test_lanes_of_transformers_agree_under_settings_of_the_checkpoint(lane):
+    """With suppressed tokens too, which prompt lookup has of its own."""
+    pair, config = models.pair("mixed"), DecodingConfig(drafter="none", max_new_tokens=20)
+    pair.target.generation_config.update(repetition_penalty=1.2, suppress_tokens=[267], stop_strings=["zq"])
+    wanted = models.decode(pair, models.prompt(0), config).token_ids
+    assert lane in TRANSFORMERS_LANES
+    assert transformers_lane(pair, lane, config)(models.prompt(0)).token_ids == wanted

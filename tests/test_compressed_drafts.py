@@ -24,17 +24,16 @@ from torch import Tensor
 
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
+from specllava.engine.decoders import entry_labels, prompt_entries
+from specllava.engine.pool import KVCaches
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind, OperatorName
 from specllava.models.drafts.draft_classes import DraftLlava, save
 from specllava.models.drafts.feature_checkpoint import load_feature_draft
 from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft, FeatureDraftConfig
 from specllava.pair import Pair
-from specllava.runtime.cache import Content
-from specllava.runtime.feature_engine import entry_contents, prompt_entries
-from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.vision import kept_slots, merge_features
+from specllava.prompt.image_slots import Label, kept_slots, merge_features
+from specllava.prompt.prompt import Prompt
 
 SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text")
@@ -253,11 +252,10 @@ def assert_cache_is_fresh(asked: Pair, chat: Chat) -> None:
     messages = [*chat.messages, {"role": "user", "content": "Why?"}]
     prompt = asked.prompt(None, messages, 2)
     keys = []
-    for held in (chat._caches, KVCaches()):
+    for held in (chat._caches, KVCaches(asked.engines)):
         list(models.events(asked, prompt, replace(SHORT, max_new_tokens=1), held))
-        assert isinstance(asked.draft, FeatureDraft)
-        cache = held.feature_engine(asked.draft, 1).cache
-        keys.append((cache.length, cache.contents, cache.layers[0].both[..., : cache.length, :]))
+        cache = held.draft(1).cache
+        keys.append((cache.length, cache.labels, cache.layer(0)[..., : cache.length, :]))
     assert keys[0][:2] == keys[1][:2]
     torch.testing.assert_close(keys[0][2], keys[1][2], rtol=1e-9, atol=1e-9)
 
@@ -266,8 +264,8 @@ def test_columns_behind_a_dropped_picture_depend_on_it():
     """Without a column of its own, a picture is part of what the next one stands for, and so is the gate's choice."""
     words, picture = [1, 5, 6, 7], ["one"] * 3
 
-    def labels(positions: Sequence[int], contents: Sequence[Content], choice: str | None = None) -> list[Content]:
-        return entry_contents(DraftInputs(torch.zeros(0, 1), tuple(positions), (), choice=choice), contents)
+    def labels(positions: Sequence[int], contents: Sequence[Label], choice: str | None = None) -> list[Label]:
+        return entry_labels(DraftInputs(torch.zeros(0, 1), tuple(positions), (), choice=choice), contents)
 
     assert labels((0, 1, 2), words) == ["1 x 1 1 x 5", 6, 7]
     dropped = [1, 5, *picture, 6, 7]

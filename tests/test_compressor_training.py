@@ -18,7 +18,7 @@ from specllava.distill.stage import answer_positions, chat_states, draft_model_l
 from specllava.models.drafts.compressor_config import KINDS, CompressorConfig
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.runtime.vision import kept_slots
+from specllava.prompt.image_slots import kept_slots
 
 SMALL = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 

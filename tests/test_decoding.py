@@ -1,9 +1,19 @@
-"""Speculative decoding says what the target alone says, token for token, whatever the draft and the tree."""
+"""Speculative decoding gives the target's own tokens, whatever the draft, the tree or the hook.
+
+Oracles: whole forward passes without a cache (``models.reference``), and transformers' ``generate``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,37 +21,60 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
 from support.models import DraftKind, configs, decode, expected
+from torch import Tensor, nn
 
+from specllava import speculative_generate
 from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import build_rule
 from specllava.core.metrics import compare, summarise
-from specllava.core.trace import Prefill, StepTrace
-from specllava.decoding import Event, RaceEvent
-from specllava.drafters.model import ModelSession
-from specllava.lane import SPECULATIVE, TARGET_ONLY, Lane
+from specllava.core.race_file import race_json
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Prefill
+from specllava.engine.cuda_graphs import CudaGraphs
+from specllava.engine.engine import Engine, PrefillOutput
+from specllava.engine.pool import EnginePool, EnginePools, KVCaches
+from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.prompt import Prompt
-from specllava.verification.answer_settings import answer_settings
-from specllava.verification.sampling import SeededRandom
-from specllava.verification.verifier import verify_greedy
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.logits_processing import answer_settings
+from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, race
+from specllava.spec_decode.rejection_sampler import SeededRandom, verify_greedy
+from specllava.spec_decode.rules import build_rule
+from specllava.spec_decode.tree_drafter import TopK, TreeDrafter
+from visual.player.recorded import read_recorded
 
-CHATS = st.integers(0, len(models.CHATS) - 1)
-SEEDS = st.sampled_from(models.SEEDS)
+CHATS, SEEDS = st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS)
 KINDS = st.sampled_from(models.KINDS)
+CONFIG = DecodingConfig(max_new_tokens=14, depth=4, entropy_threshold=0.2, min_log_prob=-50.0)
+DRAWN = DecodingConfig(max_new_tokens=14, rule="fixed", branching=(2, 1), children="drawn", temperature=0.9)
+LOOKUP, ALONE = replace(CONFIG, drafter="prompt-lookup"), replace(CONFIG, drafter="none")
+OWN = DecodingConfig(max_new_tokens=16, depth=4, nodes=8, width=3)
 
 
-def tokens_of(events: Iterable[Event]) -> list[int]:
-    found: list[int] = []
+def tokens_of(events: Iterable[Event]) -> tuple[int, ...]:
+    emitted: list[int] = []
     for event in events:
-        found += [event.first_token] if isinstance(event, Prefill) else event.emitted
-    return found
+        emitted += [event.first_token] if isinstance(event, Prefill) else event.emitted
+    return tuple(emitted)
 
 
-def drafting(pair: Pair, prompt: Prompt, config: DecodingConfig, capacity: int) -> ModelSession:
-    assert pair.draft is not None
-    asked = answer_settings(pair.target, pair.processor.tokenizer, config, prompt.input_ids, frozenset())
-    return ModelSession(Engine(pair.draft, capacity), prompt, config, SeededRandom(0), build_rule(config), asked)
+def by_hand(request: Request) -> list[Event]:
+    """All events, phase by phase, without the loop."""
+    events: list[Event] = [request.prefill()]
+    while request.finished is None:
+        tree = request.propose()
+        step = request.verify()
+        assert step.tree is tree
+        events.append(step)
+    return events
+
+
+def untimed(events: Iterable[Event]) -> list[Event]:
+    """Events without their seconds."""
+    zero = {"vision_seconds": 0.0, "target_seconds": 0.0, "draft_seconds": 0.0}
+    return [replace(one, **(zero if isinstance(one, Prefill) else {"seconds": None})) for one in events]
+
+
+# ------------------------------------------------------------------------------------------------ the same tokens
 
 
 @given(CHATS, SEEDS, KINDS, configs(), st.none() | st.integers(0, models.LONGEST - 1))
@@ -49,38 +82,47 @@ def drafting(pair: Pair, prompt: Prompt, config: DecodingConfig, capacity: int) 
 def test_speculative_is_target_only_is_the_reference(
     chat: int, seed: int, kind: DraftKind, config: DecodingConfig, ending: int | None
 ):
-    """With an end of the answer at some place of it, or without."""
+    """With an end token at some index of the answer, or without."""
     eos = None if ending is None else models.reference(chat, seed)[ending]
     pair, prompt = models.pair(kind, seed, eos), models.prompt(chat, seed)
     wanted = expected(chat, seed, config.max_new_tokens, () if eos is None else (eos,))
-    speculative = decode(pair, prompt, config)
-    alone = decode(pair, prompt, replace(config, drafter="none"))
-    assert speculative.token_ids == wanted
-    assert alone.token_ids == wanted
+    speculative, alone = decode(pair, prompt, config), decode(pair, prompt, replace(config, drafter="none"))
+    assert speculative.token_ids == alone.token_ids == wanted
     assert compare(alone, speculative).identical
     ended = eos is not None and wanted[-1] == eos
     assert speculative.finish_reason == alone.finish_reason == ("eos" if ended else "length")
 
 
-@pytest.mark.parametrize("rule", ["entropy", "chain"])
-@pytest.mark.parametrize("ending", [0, 1, 4, 9])
-def test_nothing_follows_the_end_of_the_answer(rule, ending: int):
-    """The perfect draft guesses far beyond the end; none of that may get out."""
-    eos = models.reference(1)[ending]
-    pair = models.pair("perfect", eos=[2, eos])
-    trace = decode(pair, models.prompt(1), DecodingConfig(rule=rule, depth=6, max_new_tokens=24, min_log_prob=-50.0))
-    assert trace.token_ids == expected(1, 0, 24, (2, eos))
-    assert trace.token_ids.index(eos) == len(trace.token_ids) - 1
-    assert trace.finish_reason == "eos"
+@pytest.mark.parametrize("seed", models.SEEDS)
+@pytest.mark.parametrize("chat", range(len(models.CHATS)))
+def test_answers_are_what_transformers_generates(chat: int, seed: int):
+    inputs, eos = models.plain_inputs(chat), models.reference(chat, seed)[15]
+    pair = models.pair("mixed", seed, eos)
+    output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=20, pad_token_id=0)
+    generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
+    for config in (CONFIG, LOOKUP, ALONE):
+        assert decode(pair, models.prompt(chat, seed), replace(config, max_new_tokens=20)).token_ids == generated
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, rule="chain", depth=6), LOOKUP, ALONE])
+def test_an_answer_ends_at_its_end_token_wherever_that_is(config: DecodingConfig):
+    """The perfect draft guesses far beyond the end; the last event alone is finished and says why."""
+    lane = Lane("any", config, models.prompt(1))
+    for eos in (*models.reference(1)[: config.max_new_tokens], None):
+        pair = models.pair("perfect", eos=None if eos is None else [2, eos])
+        events = by_hand(pair.request(lane))
+        trace = pair.collect(lane, events)
+        assert trace.token_ids == expected(1, 0, config.max_new_tokens, () if eos is None else (2, eos))
+        assert [event.finished for event in events[:-1]] == [None] * (len(events) - 1)
+        assert events[-1].finished == trace.finish_reason == ("length" if eos is None else "eos")
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("chat", range(len(models.CHATS)))
 def test_a_perfect_chain_is_accepted_whole(depth: int, chat: int):
     config = DecodingConfig(rule="chain", depth=depth, nodes=32, min_log_prob=-50.0, max_new_tokens=24)
-    trace = decode(models.pair("perfect"), models.prompt(chat), config)
     room = config.max_new_tokens - 1
-    for step in trace.steps:
+    for step in decode(models.pair("perfect"), models.prompt(chat), config).steps:
         drafted = min(depth, room - 1)
         assert (step.tree.drafted, len(step.verification.accepted)) == (drafted, drafted)
         room -= len(step.emitted)
@@ -97,34 +139,54 @@ def test_drafts_of_all_qualities_were_tried():
     assert tau("bad") < 1.3 < tau("mixed") < 3.5 < tau("perfect")
 
 
+def test_the_picture_matters_and_is_encoded_once_for_both_lanes():
+    pair, encoded, answers = models.pair("mixed"), list[nn.Module](), set[tuple[int, ...]]()
+    hook = pair.target.model.vision_tower.register_forward_hook(lambda module, *_: encoded.append(module))
+    try:
+        for seed in range(4):
+            lanes = pair.compare(models.picture(seed), models.messages(0), replace(CONFIG, max_new_tokens=12))
+            assert len(encoded) == seed + 1
+            assert lanes[TARGET_ONLY].token_ids == lanes[SPECULATIVE].token_ids
+            answers.add(lanes[SPECULATIVE].token_ids)
+    finally:
+        hook.remove()
+    assert expected(0, 0, 12) in answers and len(answers) > 1
+
+
+# ------------------------------------------------------------------------------------------------ the draft's cache
+
+
+def drafting(pair: Pair, prompt: Prompt, config: DecodingConfig) -> TreeDrafter:
+    """A drafter that has begun an answer."""
+    asked = answer_settings(pair.target, pair.processor.tokenizer, config, prompt.input_ids, frozenset())
+    rule, length = build_rule(config), prompt.length + 100
+    drafter = TreeDrafter(pair.target, pair.draft, config, rule, asked, SeededRandom(0), length)
+    drafter.begin(prompt, PrefillOutput(torch.empty(0), 0, None), KVCaches(pair.engines))
+    return drafter
+
+
 @given(CHATS, SEEDS, KINDS, configs(), st.integers(1, 6))
 @settings(max_examples=25)
 @torch.inference_mode()
 def test_the_draft_remembers_exactly_what_was_emitted(
     chat: int, seed: int, kind: DraftKind, config: DecodingConfig, rounds: int
 ):
-    """After some steps the draft proposes what a draft proposes that reads prompt and answer afresh."""
-    pair, prompt = models.pair(kind, seed), models.prompt(chat, seed)
-    answer = models.reference(chat, seed)
-    capacity = prompt.length + 200
-    session = drafting(pair, prompt, config, capacity)
-    known = 1
+    """After some steps the draft proposes what a draft proposes that reads prompt and answer anew."""
+    pair, prompt, answer = models.pair(kind, seed), models.prompt(chat, seed), models.reference(chat, seed)
+    drafter, known = drafting(pair, prompt, config), 1
     for _ in range(rounds):
-        depth = min(config.depth, len(answer) - known - 1)
-        tree = session.propose(answer[known - 1], depth)
-        choices = [answer[known + level] for level in tree.depths()]
-        verdict = verify_greedy(tree, choices)
-        session.keep(verdict.path)
+        tree = drafter.propose(answer[known - 1], min(config.depth, len(answer) - known - 1))
+        verdict = verify_greedy(tree, [answer[known + level] for level in tree.depths()])
+        drafter.commit(verdict.path, None)
         known += len(verdict.path)
         if known == len(answer):
             break
     read = torch.cat([prompt.input_ids, torch.tensor([answer[: known - 1]], dtype=torch.long)], dim=1)
-    fresh = drafting(pair, replace(prompt, input_ids=read), config, capacity)
-    ours = session.propose(answer[known - 1], config.depth)
-    theirs = fresh.propose(answer[known - 1], config.depth)
+    fresh = drafting(pair, replace(prompt, input_ids=read), config)
+    ours, theirs = (one.propose(answer[known - 1], config.depth) for one in (drafter, fresh))
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
     assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
-    assert [h is None for h in ours.entropies] == [h is None for h in theirs.entropies]
+    assert [entropy is None for entropy in ours.entropies] == [entropy is None for entropy in theirs.entropies]
 
 
 @pytest.mark.parametrize("rule", ["chain", "topk"])
@@ -134,182 +196,390 @@ def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int,
     """With a mask where the tree has branches, and without one where it has none yet."""
     pair, prompt = models.pair("mixed"), models.prompt(chat)
     config = DecodingConfig(rule=rule, depth=5, width=3, nodes=20, min_log_prob=-50.0)
-    capacity = prompt.length + 100
-    root = models.reference(chat)[0]
-    session = drafting(pair, prompt, config, capacity)
-    tree = session.propose(root, config.depth)
+    tree = drafting(pair, prompt, config).propose(models.reference(chat)[0], config.depth)
     assert max(tree.depths()) == 5
     for node in range(1, len(tree)):
-        line = []
-        while (node_above := tree.parents[line[-1] if line else node]) != -1:
-            line.append(node_above)
-        before = torch.tensor([[tree.tokens[each] for each in reversed(line)]])
-        reading = Engine(pair.draft, capacity).prefill(
+        before = torch.tensor([[tree.tokens[above] for above in tree.path(node)[:-1]]])
+        reading = Engine.of(pair.draft, prompt.length + 100).prefill(
             torch.cat([prompt.input_ids, before], dim=1), prompt.features, prompt.image_keys
         )
         alone = reading.logits.float().log_softmax(-1)[tree.tokens[node]].item()
         assert tree.log_probs[node] == pytest.approx(alone, abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", models.SEEDS)
-@pytest.mark.parametrize("chat", range(len(models.CHATS)))
-def test_target_only_is_what_transformers_generates(chat: int, seed: int):
-    inputs = models.plain_inputs(chat)
-    eos = models.reference(chat, seed)[15]
-    pair = models.pair(None, seed, eos)
-    output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=20, pad_token_id=0)
-    generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
-    trace = decode(pair, models.prompt(chat, seed), DecodingConfig(drafter="none", max_new_tokens=20))
-    assert trace.token_ids == generated
+# ------------------------------------------------------------------------------------------------ phases
 
 
-@pytest.mark.parametrize("kept", range(5))
-def test_closing_early_leaves_nothing_behind(tiny: Pair, kept: int):
-    config, prompt = DecodingConfig(max_new_tokens=16, depth=4), models.prompt(0)
-    events = models.events(tiny, prompt, config)
-    begun = tokens_of([next(events) for _ in range(kept)])
-    events.close()
-    assert list(events) == []
-    assert tuple(begun) == expected(0, 0, len(begun))
-    assert decode(tiny, prompt, config).token_ids == expected(0, 0, 16)
+@pytest.mark.parametrize("config", [CONFIG, DRAWN, LOOKUP])
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_phases_by_hand_give_what_the_loop_gives_and_no_gradients_and_are_refused_out_of_turn(
+    kind: DraftKind, config: DecodingConfig
+):
+    """Outside of ``inference_mode`` the caches would keep the graph of every pass."""
+    pair, prompt = models.pair(kind), models.prompt(0)
+    request = pair.request(Lane(SPECULATIVE, config, prompt))
+
+    def refused(reason: str, *phases: Callable[[], object]) -> None:
+        for phase in phases:
+            with pytest.raises(ValueError, match=f"^{reason}[^\n]*$"):
+                phase()
+
+    assert not torch.is_inference_mode_enabled()
+    refused("no prompt is read: prefill comes first", request.propose, request.verify)
+    events: list[Event] = [request.prefill()]
+    while request.finished is None:
+        refused("this request has read its prompt", request.prefill)
+        refused("no tree is proposed: propose comes first", request.verify)
+        request.propose()
+        refused("this request has read its prompt", request.prefill)
+        refused("the last proposed tree is not verified", request.propose)
+        events.append(request.verify())
+    refused("this request has read its prompt", request.prefill)
+    refused(r"the answer has ended \(length\)", request.propose, request.verify)
+    assert untimed(events) == untimed(models.events(pair, prompt, config))
+    assert tuple(request.emitted) == tokens_of(events) and request.room == 0 and request.root == request.emitted[-1]
+    slabs = [slab for engine in request.caches._engines.values() for slab in engine.cache.slabs]
+    assert slabs and not any(slab.requires_grad for slab in slabs)
+
+
+def test_two_requests_by_turns_give_what_each_gives_alone():
+    """A scheduler may pause a request between any two phases."""
+    pairs = models.pair("mixed"), models.pair("perfect")
+    requests = [pair.request(Lane(SPECULATIVE, CONFIG, models.prompt(one))) for one, pair in enumerate(pairs)]
+    events: list[list[Event]] = [[request.prefill()] for request in requests]
+    while running := [number for number, request in enumerate(requests) if request.finished is None]:
+        for number in running:
+            requests[number].propose()
+        for number in reversed(running):
+            events[number].append(requests[number].verify())
+    for number, pair in enumerate(pairs):
+        assert untimed(events[number]) == untimed(models.events(pair, models.prompt(number), CONFIG))
+        assert tuple(requests[number].emitted) == expected(number, 0, 14)
+
+
+def test_events_that_are_no_run_and_lanes_of_one_name_are_refused(tiny: Pair):
+    lanes = [Lane("same", CONFIG, models.prompt(0)), Lane("other", CONFIG, models.prompt(0))]
+    events = list(models.events(tiny, models.prompt(0), CONFIG))
+    for wrong in (events[1:], [*events, events[0]]):
+        with pytest.raises(ValueError, match="a run is a prefill and then steps"):
+            tiny.collect(lanes[0], wrong)
+    with pytest.raises(ValueError, match=r"^two lanes of one race are called same: give each a name of its own$"):
+        next(race([tiny.request(lane) for lane in (*lanes, lanes[0])]))
+    assert {event.lane.name for event in tiny.race_lanes(lanes)} == {"same", "other"}
+
+
+# ------------------------------------------------------------------------------------------------ records
 
 
 def test_a_trace_shows_each_step_as_it_was(tiny: Pair):
     """Emitted tokens follow the root; the view's choices are the target's: along the branch they are the answer."""
-    config = DecodingConfig(max_new_tokens=20, depth=4, entropy_threshold=0.2)
-    trace = decode(tiny, models.prompt(2), config)
-    answer, seen = models.reference(2), 1
+    trace, answer, seen = decode(tiny, models.prompt(2), CONFIG), models.reference(2), 1
     for step in trace.steps:
         assert step.tree.tokens[0] == answer[seen - 1]
         chosen = tuple(step.view.choices[node] for node in step.verification.path)
         assert chosen == step.emitted == answer[seen : seen + len(chosen)]
         assert all(step.view.token_ranks[node] == 0 for node in step.verification.path)
-        assert step.tree.drafted <= config.nodes
+        assert step.tree.drafted <= CONFIG.nodes
         seen += len(step.emitted)
     assert trace.prefill.prompt_tokens == models.plain_inputs(2)["input_ids"].shape[1]
 
 
-# ---------------------------------------------------------------------------------------------- races
+@pytest.mark.parametrize("config", [CONFIG, DRAWN])
+def test_an_unrecorded_run_gives_the_same_looks_at_no_node_and_is_no_race_to_show(
+    config: DecodingConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    pair, lane, views = models.pair("mixed"), Lane(SPECULATIVE, config, models.prompt(0)), list[int]()
+    recorded = pair.run(lane)
+    monkeypatch.setattr("specllava.spec_decode.loop.target_view", lambda tree, *_: views.append(len(tree)))
+    trace = pair.run(lane, record=False)
+    assert views == [] and trace.token_ids == recorded.token_ids
+    assert [step.target for step in trace.steps] == [None] * len(recorded.steps)
+    assert [step.tree for step in trace.steps] == [step.tree for step in recorded.steps]
+    with pytest.raises(ValueError, match="did not record what the target thought of every node"):
+        _ = trace.steps[0].view
+    pair.run(lane)
+    assert len(views) == len(recorded.steps)
+    assert DecodeTrace.from_json(trace.to_json()) == trace
+    (tmp_path / "race.json").write_text(race_json(None, trace))
+    with pytest.raises(ValueError, match=r"^[^\n]*speculative, step 1: it did not record what the target[^\n]*$"):
+        read_recorded(tmp_path / "race.json")
+
+
+# ------------------------------------------------------------------------------------------------ clocks and races
 
 
 @dataclass
 class Stopwatch:
-    """Time that only passes when a model works or a test says so."""
+    """Time that passes when a model computes or a test advances it."""
 
     seconds: float = 0.0
     target: float = 1.0
     draft: float = 0.25
 
-    def now(self, device: torch.device | None = None) -> float:
+    def now(self, *_: object) -> float:
         return self.seconds
 
 
 @pytest.fixture
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     watch = Stopwatch()
-    monkeypatch.setattr("specllava.decoding.now", watch.now)
-    monkeypatch.setattr("specllava.decoding.now_read", watch.now)
-    monkeypatch.setattr("specllava.runtime.prompt_builder.now", watch.now)
+    monkeypatch.setattr("specllava.spec_decode.loop.now", watch.now)
+    monkeypatch.setattr("specllava.spec_decode.loop.time", SimpleNamespace(perf_counter=watch.now))
     for method in ("prefill", "forward"):
         plain = getattr(Engine, method)
 
-        def timed(engine: Engine, *args, plain=plain, **kwargs):
-            watch.seconds += watch.draft if type(engine.model) is type(models.draft("mixed")) else watch.target
-            return plain(engine, *args, **kwargs)
+        def timed(engine: Engine, *args: Any, plain: Any = plain) -> Any:
+            watch.seconds += watch.draft if isinstance(engine.decoder.model, DraftLlava) else watch.target
+            return plain(engine, *args)
 
         monkeypatch.setattr(Engine, method, timed)
     return watch
 
 
-def lanes(prompt: Prompt, config: DecodingConfig) -> list[Lane]:
-    return [Lane(TARGET_ONLY, replace(config, drafter="none"), prompt), Lane(SPECULATIVE, config, prompt)]
-
-
 @pytest.mark.parametrize("kind", models.KINDS)
 @pytest.mark.parametrize("draft_cost", [0.0, 0.25, 3.0])
-def test_a_race_moves_the_lane_whose_clock_is_behind(stopwatch: Stopwatch, kind: DraftKind, draft_cost: float):
+def test_a_race_moves_the_lane_with_the_earliest_clock(stopwatch: Stopwatch, kind: DraftKind, draft_cost: float):
     stopwatch.draft = draft_cost
-    prompt = models.prompt(0)
     clocks = dict.fromkeys((TARGET_ONLY, SPECULATIVE), 0.0)
-    running = set(clocks)
-    said: dict[str, list[Event]] = {name: [] for name in clocks}
-    for event in models.pair(kind).race_lanes(lanes(prompt, DecodingConfig(max_new_tokens=12, depth=3))):
+    running, items = set(clocks), {name: list[Event]() for name in clocks}
+    for event in models.pair(kind).race_lanes(Lane.of(CONFIG, models.prompt(0)).with_target_only()):
         assert clocks[event.lane.name] == min(clocks[name] for name in running)
         assert event.clock >= clocks[event.lane.name]
         clocks[event.lane.name] = event.clock
-        said[event.lane.name].append(event.item)
+        items[event.lane.name].append(event.item)
         if event.item.finished is not None:
             running.remove(event.lane.name)
-    assert not running
-    assert {tuple(tokens_of(items)) for items in said.values()} == {expected(0, 0, 12)}
+    assert not running and {tokens_of(events) for events in items.values()} == {expected(0, 0, 14)}
 
 
 def test_a_clock_counts_the_lanes_own_compute_and_nothing_else(stopwatch: Stopwatch):
-    """Hours pass between the events; a lane's clock shows its own passes only, with the picture's encoding in it."""
-    prompt = replace(models.prompt(0), vision_seconds=0.5)
-    own = {TARGET_ONLY: 0.0, SPECULATIVE: 0.0}
-    config = DecodingConfig(max_new_tokens=10, depth=3, min_log_prob=-50.0)  # no guess is dropped behind a draft's pass
-    for event in models.pair("mixed").race_lanes(lanes(prompt, config)):
+    """Hours pass between the events; a lane's clock shows its own passes alone, and the picture's encoding."""
+    prompt, own = replace(models.prompt(0), vision_seconds=0.5), {TARGET_ONLY: 0.0, SPECULATIVE: 0.0}
+    for event in models.pair("mixed").race_lanes(Lane.of(CONFIG, prompt).with_target_only()):
         if isinstance(event.item, Prefill):
             drafting = stopwatch.draft if event.lane.name == SPECULATIVE else 0
-            spent = prompt.vision_seconds + stopwatch.target + drafting
-            assert event.item.total == pytest.approx(spent)
+            spent = event.item.total
+            assert spent == pytest.approx(prompt.vision_seconds + stopwatch.target + drafting)
         else:
-            levels = event.item.seconds.draft / stopwatch.draft
-            assert levels == pytest.approx(round(levels))
-            assert (levels == 0) == (event.lane.name == TARGET_ONLY or event.item.tree.drafted == 0)
-            assert event.item.seconds.verify == pytest.approx(stopwatch.target)
-            assert event.item.seconds.keep == 0.0
+            assert event.item.seconds.draft == pytest.approx(len(event.draft_pass_tokens) * stopwatch.draft)
+            assert (not event.draft_pass_tokens) == (event.lane.name == TARGET_ONLY or event.item.tree.drafted == 0)
+            assert event.item.seconds.verify == pytest.approx(stopwatch.target) and event.item.seconds.keep == 0.0
             spent = event.item.seconds.total
         own[event.lane.name] += spent
         assert event.clock == pytest.approx(own[event.lane.name])
         stopwatch.seconds += 3600.0
 
 
-def test_a_stopped_race_gives_what_was_said_so_far():
+def test_a_shape_is_computed_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch, stopwatch: Stopwatch):
+    """Sequoia's dynamic programme may take seconds, once; no prefill is slower for it."""
+
+    def slow(*_: object) -> tuple[tuple[()], ...]:
+        stopwatch.seconds += 100.0
+        return ((), ())
+
+    monkeypatch.setattr("specllava.spec_decode.rules.best_shape", slow)
+    prefill = next(models.events(models.pair("mixed"), models.prompt(0), DecodingConfig(rule="sequoia")))
+    assert stopwatch.seconds == 101.25 and isinstance(prefill, Prefill)
+    assert prefill.total == pytest.approx(models.prompt(0).vision_seconds + 1.25)
+
+
+def test_a_stopped_race_gives_what_was_emitted_so_far():
     pair = models.pair("mixed")
-    events = pair.race(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=20, depth=3))
+    events = pair.race(models.picture(0), models.messages(0), CONFIG)
     begun: list[RaceEvent] = [next(events) for _ in range(6)]
     events.close()
     traces = pair.collect_race(begun)
     assert set(traces) == {TARGET_ONLY, SPECULATIVE}
     for name, trace in traces.items():
-        assert trace.finish_reason == "stopped"
-        assert trace.token_ids == expected(0, 0, len(trace.token_ids))
+        assert trace.finish_reason == "stopped" and trace.token_ids == expected(0, 0, len(trace.token_ids))
         assert len(trace.steps) + 1 == sum(event.lane.name == name for event in begun)
-    assert set(pair.collect_race(begun[:1])) == {begun[0].lane.name}
-    assert pair.collect_race([]) == {}
+    assert set(pair.collect_race(begun[:1])) == {begun[0].lane.name} and pair.collect_race([]) == {}
 
 
-def test_the_picture_is_encoded_once_for_both_lanes():
+# ------------------------------------------------------------------------------------------------ damaged models
+
+
+def changed(whose: str, change: Callable[[nn.Module], object]) -> Pair:
+    """The mixed pair with a change in a copy of one of its models."""
     pair = models.pair("mixed")
-    calls: list[torch.nn.Module] = []
-    hook = pair.target.model.vision_tower.register_forward_hook(lambda module, *_: calls.append(module))
+    model = copy.deepcopy(getattr(pair, whose))
+    with torch.no_grad():
+        change(model)
+    return replace(pair, **{whose: model})
+
+
+def all_nan(model: nn.Module) -> None:
+    model.lm_head.weight.fill_(torch.nan)
+
+
+def one_infinite(model: nn.Module) -> None:
+    """As an overflow of float16 gives: plus infinity in a logit, whatever the text."""
+    model.lm_head.register_forward_hook(lambda m, i, output: output.index_fill(-1, torch.tensor([9]), torch.inf))
+
+
+def suppressed(model: nn.Module) -> None:
+    """Minus infinity for all but a few tokens, as processors of logits suppress them."""
+    never = torch.tensor([token for token in range(models.RECIPE.vocabulary) if token not in (11, 40, 41)])
+    model.lm_head.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, never, -torch.inf))
+
+
+@pytest.mark.parametrize("change", [all_nan, one_infinite])
+@pytest.mark.parametrize(
+    ("whose", "config"), [("target", CONFIG), ("target", DRAWN), ("target", ALONE), ("draft", CONFIG), ("draft", DRAWN)]
+)
+def test_a_damaged_model_is_refused_in_a_line(whose: str, config: DecodingConfig, change: Callable[[nn.Module], None]):
+    with pytest.raises(ValueError, match=f"^the {whose}'s logits are not numbers[^\n]*$"):
+        changed(whose, change).generate(models.picture(0), "What?", config)
+
+
+@pytest.mark.parametrize("config", [CONFIG, ALONE])
+def test_damage_that_the_prompt_does_not_touch_is_refused_where_it_shows(config: DecodingConfig):
+    """One row of the embeddings: the first step that reads its token has no numbers any more."""
+    rare, emitted = models.reference(0)[4], list[Event]()
+    assert rare not in models.plain_inputs(0)["input_ids"][0]
+    pair = changed("target", lambda model: model.get_input_embeddings().weight[rare].fill_(torch.nan))
+    events = models.events(pair, models.prompt(0), config)
+    with pytest.raises(ValueError, match="the target's logits are not numbers"):
+        emitted.extend(events)
+    assert tokens_of(emitted) == expected(0, 0, len(tokens_of(emitted))) and len(tokens_of(emitted)) <= 5
+
+
+@pytest.mark.parametrize(
+    "config", [CONFIG, replace(CONFIG, rule="topk", width=6), DRAWN, replace(DRAWN, rule="sequoia")]
+)
+def test_suppressed_tokens_are_no_damage(config: DecodingConfig):
+    """Impossible tokens are no guesses, and the entropy is that of the others."""
+    pair, lane = changed("draft", suppressed), Lane(SPECULATIVE, config, models.prompt(0))
+    pair = replace(pair, target=changed("target", suppressed).target)
+    trace = pair.run(lane)
+    assert set(trace.token_ids) <= {11, 40, 41}
+    assert all(set(step.tree.tokens) <= {11, 40, 41} for step in trace.steps)
+    assert DecodeTrace.from_json(trace.to_json()) == trace
+    if config.children == "best":
+        alone = replace(lane, name=TARGET_ONLY, config=replace(config, drafter="none"))
+        assert trace.token_ids == pair.run(alone).token_ids
+    (top,) = TopK(4).decode(TopK(4)(torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]])).tolist())
+    assert sorted(top.tokens) == [0, 2] and top.entropy == pytest.approx(math.log(2))
+
+
+# ------------------------------------------------------------------------------------------------ hooks
+
+
+def output_times(factor: float) -> Callable[..., Any]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        return (output[0] * factor, *output[1:]) if isinstance(output, tuple) else output * factor
+
+    return hook
+
+
+def field_of_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        output[name] = change(output[name])
+        return output
+
+    return hook
+
+
+STATES = field_of_output("last_hidden_state", lambda states: states.flip(-1))
+LOGITS = field_of_output("logits", lambda logits: logits.roll(5, -1))
+HOOKS: dict[str, Callable[..., Any]] = {  # by module: what changes its output, and with it the answer
+    "model.language_model.layers.0": output_times(0.5),
+    "model.language_model.layers.0.self_attn.q_proj": output_times(-1.0),
+    "model.language_model.layers.0.mlp.down_proj": output_times(-1.0),
+    "model.language_model.layers.1.input_layernorm": output_times(-1.0),
+    "model.multi_modal_projector": output_times(-1.0),
+    "model.language_model": STATES,
+    "lm_head": lambda module, inputs, output: output.roll(3, -1),
+}
+REFUSED_HOOKS = {"model": STATES, "": LOGITS}  # around the decoder, where no pass of ours is
+
+
+@contextmanager
+def wrapped(module: nn.Module, hook: Callable[..., Any], patched: bool) -> Iterator[None]:
+    """Set a hook on a module, or replace its ``forward`` by one that does the same; undone at the end."""
+    plain = module.forward
+
+    @wraps(plain)
+    def forward(*args: Any, **named: Any) -> Any:
+        return hook(module, args, plain(*args, **named))
+
+    if patched:
+        module.forward = forward
+    handle = None if patched else module.register_forward_hook(hook)
     try:
-        traces = pair.compare(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=8))
+        yield
     finally:
-        hook.remove()
-    assert len(calls) == 1
-    assert {trace.token_ids for trace in traces.values()} == {expected(0, 0, 8)}
+        vars(module).pop("forward", None)
+        if handle is not None:
+            handle.remove()
 
 
-def test_the_picture_matters():
-    """Guards the tests above: another picture, another answer."""
-    config = DecodingConfig(max_new_tokens=12)
-    pair = models.pair("mixed")
-    answers = {pair.generate(models.picture(seed), "What?", config).token_ids for seed in range(4)}
-    assert len(answers) > 1
+class Graphs(CudaGraphs):
+    """Captures on a CPU: what is replayed is the pass as it was captured, when no module was wrapped."""
+
+    capturing = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(torch.device("cpu"), capture=False)
+        self._modules = list(model.modules())
+
+    def capture(self, compute: Callable[[], None]) -> Any:
+        compute()
+        return SimpleNamespace(replay=lambda: self._replay(compute))
+
+    def _replay(self, compute: Callable[[], None]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for module in self._modules:
+                patch.setitem(vars(module), "_forward_hooks", {})
+                patch.delitem(vars(module), "forward", raising=False)
+            compute()
 
 
-def test_all_ways_to_run_agree():
-    pair, config = models.pair("mixed"), DecodingConfig(max_new_tokens=10)
-    picture, chat = models.picture(0), models.messages(0)
-    streamed = list(pair.stream(picture, chat, config))
-    assert isinstance(streamed[0], Prefill)
-    assert all(isinstance(step, StepTrace) for step in streamed[1:])
-    trace = pair.generate(picture, chat, config)
-    assert tuple(tokens_of(streamed)) == trace.token_ids == expected(0, 0, 10)
-    assert trace.text == pair.detokenizer.decode(trace.token_ids)
-    assert trace.lane == SPECULATIVE
-    assert pair.generate(picture, chat, replace(config, drafter="none")).lane == TARGET_ONLY
-    assert all(trace.texts[token] == pair.detokenizer.text_of(token) for token in trace.texts)
+def refusal(action: Callable[[], object]) -> str:
+    """Line of the ValueError that an action raises; empty if it raises none."""
+    try:
+        action()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("patched", [False, True], ids=["hook", "forward"])
+@pytest.mark.parametrize("passes", ["eager", "padded", "graphs"])
+@pytest.mark.parametrize("name", [*HOOKS, *REFUSED_HOOKS])
+def test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_removed(
+    name: str, passes: PassesName, patched: bool
+):
+    pair, inputs = replace(changed("target", lambda model: None), passes=passes), models.plain_inputs(0)
+    if passes == "graphs":
+        graphs = Graphs(pair.target)
+        vars(pair)["engines"] = EnginePools(*(EnginePool(one, graphs) for one in (pair.target, pair.draft)), graphs)
+    question, config = (models.picture(0), models.messages(0)), replace(CONFIG, max_new_tokens=10)
+    assert pair.generate(*question, config).token_ids == expected(0, 0, 10)
+    with wrapped(pair.target.get_submodule(name), {**HOOKS, **REFUSED_HOOKS}[name], patched):
+        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=10, pad_token_id=0)
+        wanted = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
+        assert wanted != expected(0, 0, 10), "the hook changes the answer"
+        for drafter in ("model", "none"):
+            if name in HOOKS:
+                assert pair.generate(*question, replace(config, drafter=drafter)).token_ids == wanted
+            else:
+                line = refusal(lambda drafter=drafter: pair.generate(*question, replace(config, drafter=drafter)))
+                assert line.startswith("Llava") and "has a hook or a forward of its own" in line and "\n" not in line
+    assert pair.generate(*question, config).token_ids == expected(0, 0, 10)
+
+
+def test_custom_generation_looks_at_the_model_as_it_is_now():
+    """Its pair is kept from call to call, with a copy of the model that shares its modules."""
+    pair, inputs = changed("target", lambda model: None), models.plain_inputs(0)
+    options = {"custom_generate": speculative_generate, "draft": pair.draft, "processor": pair.processor}
+
+    def answer() -> tuple[int, ...]:
+        output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=10, **options)
+        return tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
+
+    assert answer() == expected(0, 0, 10)
+    for patched in (False, True):
+        with wrapped(pair.target, LOGITS, patched), pytest.raises(ValueError, match="has a hook or a forward"):
+            answer()
+        assert answer() == expected(0, 0, 10)

@@ -19,10 +19,10 @@ from specllava.chat import Chat
 from specllava.core.config import RULES, DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.distill.initial_draft import check_teachable
-from specllava.lane import Lane
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, sizes_of
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 
 BEAM = DecodingConfig(rule="topk", width=3, depth=3, nodes=8, max_new_tokens=6)
 ANSWERS = {3: BEAM, 4: replace(BEAM, rule="fixed", branching=(3, 2))}  # three pictures, and two turns with three

@@ -22,10 +22,10 @@ from test_bad_input import complaint
 from specllava.cli.main import main
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace
-from specllava.lane import Lane
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_reading import DraftReading
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 
 SHAPES = {
     "chain": DecodingConfig(rule="chain", depth=4),

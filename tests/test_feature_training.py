@@ -24,7 +24,7 @@ from specllava.distill.validation import _cast
 from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.runtime.scoring import draft_log_probs
+from specllava.scoring import draft_log_probs
 
 KINDS = (("eagle", True), ("eagle", False), ("msd", False), ("vispec", False), ("eagle3", False))
 GUESSABLE = tuple(range(0, models.RECIPE.vocabulary, 3))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specllava.engine.decoders import Batch
+from specllava.engine.engine import Engine
 from specllava.models.drafts.fused import FusedLayer, fuse
-from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
 
 CAPACITY = 64
 
@@ -33,17 +33,17 @@ def _llama(seed: int, **changed: object) -> LlamaForCausalLM:
 def test_fused_layers_compute_what_they_are_made_of(seed: int, groups: int) -> None:
     """A prompt, a branching tree behind it, and a single token behind the branch that is kept."""
     model = _llama(seed, num_key_value_heads=groups, head_dim=16)
-    engines = Engine(model, CAPACITY), Engine(fuse(copy.deepcopy(model)), CAPACITY)
-    assert all(isinstance(layer, FusedLayer) for layer in engines[1].decoder.layers)
+    engines = Engine.of(model, CAPACITY), Engine.of(fuse(copy.deepcopy(model)), CAPACITY)
+    assert all(isinstance(layer, FusedLayer) for layer in engines[1].decoder.decoder.layers)
     prompt = torch.randint(0, 97, (1, 11))
     visible = np.ones((4, 15), dtype=np.bool_)
     visible[:, 11:] = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
     found = []
     for engine in engines:
-        tree = PassInput([3, 5, 7, 9], visible, [11, 11, 12, 12])
+        tree = Batch([3, 5, 7, 9], visible, [11, 11, 12, 12])
         logits = [engine.prefill(prompt, None).logits[None], engine.forward(tree).logits]
-        engine.cache.keep(11, [1, 3])
-        found.append(torch.cat([*logits, engine.forward(PassInput([2])).logits]))
+        engine.commit(11, [1, 3])
+        found.append(torch.cat([*logits, engine.forward(Batch([2])).logits]))
     assert found[0].std() > 0.1
     assert torch.allclose(found[0], found[1], rtol=0, atol=1e-5 * found[0].abs().max().item())
 

@@ -12,12 +12,12 @@ from support import families
 from torch import Tensor
 
 from specllava.core.config import DecodingConfig
-from specllava.lane import Lane
+from specllava.engine.decoders import seen_in_prefill
+from specllava.engine.engine import Engine
 from specllava.models.checkpoints.tokens import resize_vocabulary
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.passes import seen_in_prefill
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Lane
 
 ALONE = DecodingConfig(max_new_tokens=8, drafter="none")
 WINDOW = 12  # of the checkpoint; every prompt with a picture is longer
@@ -53,7 +53,7 @@ def test_a_window_and_both_directions_matter_and_the_engine_has_both(pair: Pair)
     marked = prompt.input_ids == pair.target.config.image_token_id
     assert prompt.length - int(marked[0].nonzero()[3]) > WINDOW == pair.target.config.text_config.sliding_window
     wanted = logits(pair, prompt, marked.int())
-    read = Engine(pair.target, 200).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
+    read = Engine.of(pair.target, 200).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
     torch.testing.assert_close(read, wanted, rtol=0, atol=1e-9)
     assert not torch.allclose(logits(pair, prompt, None), wanted, atol=1e-3)
     wide = replace(pair, target=copy.deepcopy(pair.target))

@@ -21,9 +21,9 @@ from support.feature_checkpoints import LAYOUTS
 from benchmarks.identity import DRAFTERS, Runner, count
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import Comparison, compare
-from specllava.lane import Lane
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 
 LIMIT = 12
 Pairs = Callable[[str, str, DTypeName], Pair]
@@ -142,3 +142,12 @@ def test_answers_have_the_targets_distribution(name: str, how: str):
         accepted += sum(len(step.verification.accepted) for step in trace.steps)
     assert accepted > 0
     check_distribution(seen, exact())
+
+
+@pytest.mark.night
+def test_the_count_of_many_random_runs():
+    """``python -m benchmarks.identity --settings``, in short: drafts of every format."""
+    *_, rows = count(2 * len(DRAFTERS), torch.float64, seed=7, settings=True)
+    assert all(row["runs"] == 2 and row["mismatches"] == row["ties"] == 0 for row in rows.values())
+    assert sum(row["generated"] for row in rows.values()) > 10
+    assert not any(row["unlike_generate"] for row in rows.values())

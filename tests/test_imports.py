@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_TORCH = (
-    "specllava", "specllava.core.config", "specllava.core.tree", "specllava.core.race", "specllava.core.metrics",
+    "specllava", "specllava.core.config", "specllava.tree", "specllava.core.metrics",
     "specllava.cli.main", "specllava.distill.config", "specllava.models.loading.presets",
 )  # fmt: skip
 

@@ -13,16 +13,16 @@ from support import models
 
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.metrics import drafted_tokens, summarise
+from specllava.engine.decoders import Batch, Reduction
+from specllava.engine.engine import Engine, Output
 from specllava.findings.ablation import Ablation, DraftScores
 from specllava.findings.sweep import SWEEP_VALUES, Sweep
 from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.passes import LogitsReduction, PassInput, PassOutput
-from specllava.runtime.prompt import with_draft_prompt
-from specllava.runtime.scoring import score_draft, teacher_forced_log_probs
+from specllava.prompt.prompt import with_draft_prompt
+from specllava.scoring import score_draft, teacher_forced_log_probs
 
 SHORT = DecodingConfig(max_new_tokens=16, depth=4, nodes=8)
 QUESTION = "Describe this."
@@ -192,7 +192,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each pass scores that any model makes; a prompt's pass is none of them."""
     made: list[int] = []
 
-    def counted(self: Engine, batch: PassInput, reduction: LogitsReduction | None = None) -> PassOutput:
+    def counted(self: Engine, batch: Batch, reduction: Reduction | None = None) -> Output:
         made.append(len(batch.tokens))
         return forward(self, batch, reduction)
 

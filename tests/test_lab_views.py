@@ -17,13 +17,12 @@ from support.lab_traces import (
 from support.visual_traces import first_steps
 
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import drafted_tokens
 from specllava.core.trace import StepSeconds
 from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart
-from visual.figures.sweep_charts import rules_chart, sweep_chart
+from visual.figures.sweep_charts import RULE_MARKERS, rules_chart, sweep_chart
 from visual.page.lab import EXPERIMENTS
 from visual.page.lab_views import distillation_view, image_ablation_view, rules_view, sweep_view
 
@@ -141,10 +140,11 @@ def test_trees_of_one_place_are_drawn_for_every_side():
     assert all({"data", "layout"} <= set(tree["figure"]) for tree in comparison["trees"])
 
 
-def test_a_rule_is_drawn_with_the_colour_and_symbol_that_it_registers():
+def test_a_rule_is_drawn_with_a_colour_and_a_symbol_of_its_own():
     """A list beside the chart gave them by position, and began anew with the seventh rule."""
     points = rules_chart(swept("rule", RULES)).figures[0].data[: len(RULES)]
-    looks = [(info.colour, info.symbol) for info in RULE_INFOS.values()]
+    looks = [(RULE_MARKERS[rule]["color"], RULE_MARKERS[rule]["symbol"]) for rule in RULES]
+    assert [*RULE_MARKERS] == [*RULES] and all(len(set(own)) == len(RULES) for own in zip(*looks, strict=True))
     assert [(point.marker.color, point.marker.symbol) for point in points] == looks
 
 

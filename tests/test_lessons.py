@@ -17,8 +17,7 @@ from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import sample_scene
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import pass_ratio, speedup, summarise
-from specllava.core.trace import DecodeTrace
-from specllava.lane import SPECULATIVE, TARGET_ONLY
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from specllava.pair import Pair
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons

@@ -20,8 +20,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import DecodingConfig, options_read
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig, options_read
 from specllava.core.limits import Limits, highest
 from specllava.models.media.images import MAX_PIXELS
 from visual.page import admission
@@ -87,7 +86,7 @@ def test_an_option_beyond_a_limit_is_refused_by_name_number_limit_and_way_out() 
 
 def test_what_decoding_does_not_read_is_not_refused() -> None:
     """Nobody can change an option that the form hides."""
-    for rule in RULE_INFOS:
+    for rule in RULE_CHOICES:
         read = options_read("model", rule, 0.0)
         within = {name: getattr(SMALL, limit) for name, limit in COUNTS.items() if name in read}
         listed = {"branching": [2, 1], "rank_acceptance": [0.5]}

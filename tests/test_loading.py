@@ -22,7 +22,7 @@ from specllava.cli.options import with_fallback_drafter
 from specllava.core.config import DecodingConfig
 from specllava.distill.make_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.hub_cache import INDEX
+from specllava.models.checkpoints.checkpoint_files import INDEX
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
@@ -393,7 +393,7 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
     chat.ask("What?", None, DecodingConfig(max_new_tokens=4))
     held = 0
     for engine in chat._caches._engines.values():
-        held += sum(t.numel() * t.element_size() for layer in engine.cache.layers for t in (layer.keys, layer.values))
+        held += sum(slab.numel() * slab.element_size() for slab in engine.cache.slabs)
     assert needed.caches == held
     assert needed.total == sum(taken) + held
     assert len(told) == 1 and str(needed) in told[0]

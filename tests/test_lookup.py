@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
 
 from specllava.core.config import DecodingConfig
-from specllava.core.tree import DraftTree
-from specllava.drafters.lookup import MAX_MATCHES, LookupSession, continuations, merge
+from specllava.spec_decode.loop import Lane
+from specllava.spec_decode.ngram_drafter import MAX_MATCHES, NgramDrafter, continuations, merge
+from specllava.tree import DraftTree
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
@@ -60,10 +63,12 @@ def test_by_hand():
 
 
 def test_nothing_said_before_means_nothing_proposed():
-    session = LookupSession([1, 2, 3], DecodingConfig())
-    assert session.propose(4, 5) == DraftTree.only_root(4)
-    session.keep((0,))
-    assert session.propose(2, 5).tokens == (2, 3, 4, 2)
+    drafter, config = NgramDrafter(3, 20), DecodingConfig(max_new_tokens=1)
+    lane = Lane("own", config, replace(models.prompt(3), input_ids=torch.tensor([[11, 12, 13]])), drafter=drafter)
+    models.pair(None).request(lane).prefill()
+    assert drafter.propose(14, 5) == DraftTree.only_root(14)
+    drafter.commit((0,), None)
+    assert drafter.propose(12, 5).tokens == (12, 13, 14, 12)
 
 
 def test_the_image_marker_is_neither_proposed_nor_looked_for():

@@ -28,7 +28,7 @@ from specllava.core.metrics import (
 )
 from specllava.core.progress import LaneProgress
 from specllava.core.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
-from specllava.core.tree import DraftTree
+from specllava.tree import DraftTree
 
 
 def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: StepSeconds, emit: int = 99) -> StepTrace:

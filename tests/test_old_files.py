@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl
 import pytest
 from PIL import Image
 
-from specllava.core.growth.rules import build_rule
 from specllava.core.trace import DecodeTrace
-from specllava.core.trace_fields import RETIRED_FIELDS, RETIRED_RULES
+from specllava.spec_decode.rules import build_rule
+from specllava.trace_fields import RETIRED_FIELDS, RETIRED_RULES
 from visual.player.frames import recorded_frames
 from visual.player.link import follow_link
 from visual.player.recorded import Recorded, load_recorded, read_recorded

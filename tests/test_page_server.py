@@ -22,11 +22,10 @@ from PIL import ExifTags, Image
 from support.lab_traces import FakeLab
 from support.scenes import scene
 from support.served_page import free_port
+from support.visitor import Handlers, Visitor, VisitorRun
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-from benchmarks.visitors.visitor import Handlers, Visitor, VisitorRun
-from specllava.core.growth.rules import RULE_INFOS
-from specllava.drafters import DRAFTER_INFOS
+from specllava.core.config import DRAFTER_CHOICES, RULE_CHOICES
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
 from visual.page.lab import EXPERIMENTS, experiment_kind
@@ -41,7 +40,7 @@ from visual.page.uploads import read_upload
 from visual.player.bounds import MAX_PROMPT_CHARACTERS, shorten_question
 from visual.player.link import follow_link
 
-INFOS = (*RULE_INFOS.values(), *DRAFTER_INFOS.values())
+INFOS = (*RULE_CHOICES.values(), *DRAFTER_CHOICES.values())
 
 
 @pytest.fixture(scope="module")

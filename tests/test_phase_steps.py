@@ -14,7 +14,7 @@ from support.inside_step import BUTTONS, CURRENT, RACES, SEEN, WAITING, enter, o
 from support.visual_traces import synthetic_race, synthetic_steps, vocabulary
 
 from specllava.core.config import DecodingConfig
-from specllava.core.tree import Pruned
+from specllava.tree import Pruned
 from visual.player.recorded import Recorded
 
 # Every element of the drawing with all its attributes.

@@ -13,7 +13,7 @@ from support.checkpoints import write
 
 from specllava.cli.main import main
 from specllava.cli.presets import HEADINGS, listing, markdown_table, preset_records
-from specllava.models.checkpoints.hub_cache import is_cached
+from specllava.models.checkpoints.checkpoint_files import is_cached
 from specllava.models.loading import memory
 from specllava.models.loading.memory import ENOUGH, PRECISIONS, PUBLISHED, Machine, download_bytes, fit, preset_memory
 from specllava.models.loading.memory_estimate import estimate, size_of

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import wraps
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_the_index_of_benchmarks_names_every_command_and_a_document_that_does():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| [^|]* \| `([^`]+)`", text, flags=re.MULTILINE)
     documents = {name: document for names, document in rows for name in re.findall(r"\w+", names)}
     listed = {*documents, *re.findall(r"`(\w+)`\s\(", text)}
-    assert len(documents) > 12 and {path.stem for path in (ROOT / "benchmarks").glob("*.py")} <= listed
+    assert len(documents) > 10 and {path.stem for path in (ROOT / "benchmarks").glob("*.py")} <= listed
     for name, document in documents.items():
         guide = (ROOT / document).read_text(encoding="utf-8")
         assert re.search(rf"benchmarks\.{name}\b|`make {name}`", guide), name
@@ -183,3 +184,40 @@ def test_the_pins_leave_room_for_what_a_space_adds():
             found += 1
             assert pins[needed.name] in needed.specifier, line
     assert found > 4
+
+
+def test_the_guide_to_transformers_runs_as_printed_and_its_assistant_is_still_blind(tmp_path, monkeypatch):
+    """The repository too, by the loader of transformers. Mended where it is wrong, the assistant needs few passes."""
+    monkeypatch.chdir(ROOT)
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "transformers.md").read_text("utf-8"), re.DOTALL)
+    for block in blocks:
+        assert len(block.strip().splitlines()) <= 20
+        exec(block, names)
+    model, assistant, inputs, passes = (names[name] for name in ("model", "assistant", "inputs", "passes"))
+    asked = {**inputs, "do_sample": False, "max_new_tokens": 60}
+    ideal, blind = -(-names["tokens"] // 6), len(passes)
+    assert len(names["fast"].trace.steps) < ideal + 1 < blind / 2, "if this fails, mend docs/transformers.md"
+    real = assistant.prepare_inputs_for_generation
+
+    @wraps(real)
+    def seeing(*given, **named):
+        return real(*given, **named | {"is_first_iteration": not named["past_key_values"].get_seq_length()})
+
+    monkeypatch.setattr(assistant, "prepare_inputs_for_generation", seeing)
+    passes.clear()
+    assert model.generate(**asked, assistant_model=assistant).tolist() == names["plain"].tolist()
+    assert len(passes) <= ideal + 1
+    names["counting"].remove()  # a hook that decoding would skip is refused
+
+    package, folder = tmp_path / "site" / "specllava-0.1.0.dist-info", tmp_path / "tree-speculation" / "custom_generate"
+    for directory in (package, folder):
+        directory.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: specllava\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(package.parent)
+    (folder / "generate.py").write_text(next(block for block in blocks if "def generate(" in block))
+    (folder / "requirements.txt").write_text("specllava\n")
+    asked |= {"custom_generate": str(folder.parent), "trust_remote_code": True, "draft": "assets/toy/draft"}
+    assert model.generate(**asked, rule="topk").tolist() == names["plain"].tolist()
+    with pytest.raises(ValueError, match="does not follow num_beams = 2"):
+        model.generate(**asked, num_beams=2)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support import recorded_runs
 from support.amount import sample
 
-from specllava.core.trace_fields import RETIRED_RULES
-from specllava.models.loading.load_options import DTypeName
+from specllava.models.loading.load_options import DTypeName, PassesName
 from specllava.pair import Pair
+from specllava.trace_fields import RETIRED_RULES
 
 Load = Callable[[DTypeName], Pair]
 RECORD: dict[str, Any] = json.loads(recorded_runs.RECORD.read_text(encoding="utf-8"))
@@ -39,17 +40,21 @@ def kinds() -> dict[str, list[dict[str, Any]]]:
     return {kind: list(sample(rows, EACH)) for kind, rows in found.items()}
 
 
-def replayed(load: Load, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Record and outcome of every run."""
+def replayed(load: Load, rows: list[dict[str, Any]], passes: PassesName) -> Iterator[str]:
+    """Where each run differs from its record, in one line; empty if it does not."""
     for row in rows:
-        trace = recorded_runs.run(load("float64"), RECORD["prompts"][row["prompt"]], row["config"])
-        yield row, recorded_runs.outcome(trace.to_json())
+        pair = replace(load("float64"), passes=passes)
+        trace = recorded_runs.run(pair, RECORD["prompts"][row["prompt"]], row["config"])
+        assert trace.setting.passes == (None if passes == "auto" else passes)
+        yield recorded_runs.difference(row, recorded_runs.outcome(trace.to_json()))
 
 
 @pytest.mark.parametrize("rows", [pytest.param(rows, id=kind) for kind, rows in kinds().items()])
 def test_token_ids_trees_and_verdicts_are_the_recorded_ones(shipped: Load, rows: list[dict[str, Any]]) -> None:
-    parted = [line for row, now in replayed(shipped, rows) if (line := recorded_runs.difference(row, now))]
-    assert not parted, f"{len(parted)} of {len(rows)} runs part from their record, the first: {parted[0]}"
+    """Of the last run of a kind in padded passes, too."""
+    lines = [*replayed(shipped, rows, "auto"), *replayed(shipped, rows[-1:], "padded")]
+    parted = [line for line in lines if line]
+    assert not parted, f"{len(parted)} of {len(lines)} runs differ from their record, the first: {parted[0]}"
 
 
 def test_the_record_holds_every_way_to_decode() -> None:

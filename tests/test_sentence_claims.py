@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 from support.visual_traces import retexted, synthetic_race
 
-from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig
 from specllava.core.metrics import saved_tokens
 from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.core.tree import Pruned
+from specllava.tree import Pruned
 from visual.figures.labels import END_MARK, token_label
 from visual.player.explanations import LEAST_RIVAL, TORN, node_reasons, pruned_reason, step_sentence
 from visual.player.whole_words import path_text, word_after, word_at
@@ -26,7 +25,7 @@ CHANCE = re.compile(r"\((\d\.\d\d)\)")
 def random_run(seed: int) -> DecodeTrace:
     """A run of one of the rules, with guesses pruned at random; every third one is drawn."""
     rng = random.Random(seed)
-    rule = sorted(RULE_INFOS)[seed % len(RULE_INFOS)]
+    rule = sorted(RULE_CHOICES)[seed % len(RULE_CHOICES)]
     config = DecodingConfig(depth=rng.randint(2, 9), nodes=rng.randint(4, 30), max_branches=rng.randint(2, 5))
     trace = synthetic_race(seed, config)["speculative"]
     steps = tuple(replace(step, pruned=_pruned(step, trace, rng)) for step in trace.steps)

@@ -14,7 +14,7 @@ from support.visual_traces import hand_made, retexted, synthetic_race
 
 from specllava.core.metrics import judged_nodes
 from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.core.tree import DraftTree, Pruned
+from specllava.tree import DraftTree, Pruned
 from visual.figures.labels import END_MARK, even_choices, token_label
 from visual.figures.reasons import reasons
 from visual.figures.step_layout import StepLayout

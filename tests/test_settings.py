@@ -15,9 +15,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import DecodingConfig, options_read
-from specllava.core.growth.rules import RULE_INFOS
-from specllava.drafters import DRAFTER_INFOS
+from specllava.core.config import DRAFTER_CHOICES, RULE_CHOICES, DecodingConfig, options_read
 from visual.page.controls import FIELDS, decoding_config, described_settings, settings_drawer
 from visual.page.notices import refusal_notice
 from visual.player.summary import DRAFTERS, NAMED, PHRASES, phrases, settings_summary
@@ -29,8 +27,8 @@ CHANGED = {
 }  # fmt: skip
 COMBINATIONS = [
     config
-    for drafter, rule, temperature, children in product(DRAFTER_INFOS, RULE_INFOS, (0.0, 0.9), ("best", "drawn"))
-    if children == "best" or (temperature and RULE_INFOS[rule].drawable)
+    for drafter, rule, temperature, children in product(DRAFTER_CHOICES, RULE_CHOICES, (0.0, 0.9), ("best", "drawn"))
+    if children == "best" or (temperature and RULE_CHOICES[rule].drawable)
     for names in [{"drafter": drafter, "rule": rule, "children": children}]
     for config in [DecodingConfig(**CHANGED, **names, temperature=temperature)]
 ]
@@ -50,7 +48,7 @@ def test_a_summary_names_all_that_is_read_and_nothing_else(config: DecodingConfi
         assert said == (name in read(config) and not greedy), (name, summary)
     assert ("greedy" in summary) == (config.temperature == 0)
     assert summary.startswith(DRAFTERS[config.drafter])
-    named = [rule for rule in RULE_INFOS if f"{rule} rule" in summary]
+    named = [rule for rule in RULE_CHOICES if f"{rule} rule" in summary]
     assert named == ([config.rule] if config.drafter == "model" else [])
 
 

@@ -31,8 +31,8 @@ from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import draft_log_probs, teacher_forced_log_probs
+from specllava.prompt.prompt import Prompt
+from specllava.scoring import draft_log_probs, teacher_forced_log_probs
 
 ROWS, LENGTH = 9, 400
 Taught = tuple[FamilyName, str]

@@ -20,10 +20,10 @@ from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
 from specllava.core.token_text import join_texts
-from specllava.lane import lane_of
 from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
 from specllava.models.loading.presets import ASSETS
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 
 pytestmark = [pytest.mark.smol, pytest.mark.alone, pytest.mark.night]
 PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"
@@ -130,7 +130,7 @@ def test_answers_of_500_tokens_are_those_of_generate_with_draft_vocabularies_of_
     for size in (8_000, 32_000):
         pair = shipped.with_draft(write_wider_draft(size, tmp_path / str(size)))
         assert pair.draft.lm_head.out_features == size
-        trace = pair.run(lane_of(DecodingConfig(max_new_tokens=tokens), pair.prompt(None, question)))
+        trace = pair.run(Lane.of(DecodingConfig(max_new_tokens=tokens), pair.prompt(None, question)))
         assert trace.token_ids == tuple(made.tolist()) and summarise([trace]).tau > 1.5
 
 
@@ -138,7 +138,7 @@ def test_the_draft_that_ships_changes_no_token_and_saves_passes(shipped: Pair) -
     pair, question = shipped, "Tell me a story."
     prompt = pair.prompt(PICTURE, question)
     assert prompt.input_ids.flatten().tolist().count(16) == 64
-    trace = pair.run(lane_of(DecodingConfig(max_new_tokens=48), prompt))
+    trace = pair.run(Lane.of(DecodingConfig(max_new_tokens=48), prompt))
     text = pair.processor.apply_chat_template(
         [{"role": "user", "content": f"<image>\n{question}"}], add_generation_prompt=True
     )

@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES
 from specllava.distill.make_draft import init_draft
-from specllava.models.checkpoints.hub_cache import is_cached
+from specllava.models.checkpoints.checkpoint_files import is_cached
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
@@ -109,7 +109,7 @@ def test_answers_are_transformers_own_whatever_guesses(
 ) -> None:
     """Target-only, lookup, and drafts near and far, with every rule."""
     saved = 0
-    rules = sample([*RULE_INFOS], 2)
+    rules = sample([*RULE_CHOICES], 2)
     for number, chat in enumerate(CHATS):
         pair = pairs(family, "near" if number % 2 == 0 else "small")
         ids, answer = wanted(made(family), chat)

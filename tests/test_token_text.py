@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from specllava.core.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
 from specllava.core.trace import DecodeTrace
-from specllava.core.tree import DraftTree
 from specllava.models.checkpoints.tokens import Detokenizer
+from specllava.tree import DraftTree
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
 from visual.player.explanations import step_sentence

@@ -16,7 +16,9 @@ from support.models import trees
 import specllava.core.trace
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import (
+    MAX_SETTINGS,
     DecodeTrace,
+    Draw,
     Prefill,
     RunInfo,
     StepSeconds,
@@ -24,8 +26,8 @@ from specllava.core.trace import (
     TargetView,
     Verification,
 )
-from specllava.core.tree import DraftTree, Pruned
 from specllava.pair import Pair
+from specllava.tree import DraftTree, Pruned
 
 VOCABULARY = 6
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -273,3 +275,82 @@ def test_a_step_that_is_made_wrong_is_refused_at_once():
 
 def test_a_file_that_does_not_say_its_schema_version_is_refused(real: DecodeTrace):
     assert "schema_version: field required" in refused(changed(real, (), lambda spot: spot.pop("schema_version")))
+
+
+SAMPLED = {
+    "best": DecodingConfig(temperature=1.2, max_new_tokens=12, max_branches=3, min_log_prob=-50.0),
+    "drawn": DecodingConfig(temperature=1.2, max_new_tokens=12, rule="sequoia", depth=3, nodes=6, children="drawn"),
+    "alone": DecodingConfig(temperature=1.2, max_new_tokens=12, drafter="none"),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sampled_trace_comes_back_equal_with_every_text(tiny: Pair, kind: str, seed: int) -> None:
+    trace = models.decode(tiny, models.prompt(seed), replace(SAMPLED[kind], seed=seed))
+    written = trace.to_json()
+    assert DecodeTrace.from_json(written) == trace and DecodeTrace.from_json(written).to_json() == written
+    draws = [draw for step in trace.steps for draw in step.draws]
+    assert draws and {token for draw in draws for token in draw.tokens} <= {*trace.texts}
+
+
+def test_without_a_temperature_nothing_is_added_to_the_file(tiny: Pair) -> None:
+    trace = models.decode(tiny, models.prompt(0), DecodingConfig(max_new_tokens=12))
+    assert all("draws" not in step for step in json.loads(trace.to_json())["steps"])
+
+
+DRAW = Draw(0, 5, 0.5, 0.75, 0.3, 0.4, (4, 5), (0.6, 0.3), (0.5, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"target_probs": (0.6,)}, "one probability of each kind"),
+        ({"draft_probs": ()}, "one probability of each kind"),
+        ({"starts": (0.0, 0.6)}, "one probability of each kind"),
+        ({"draft_prob": None}, "one probability of each kind"),
+        ({"acceptance": None}, "one probability of each kind"),
+        ({"token": 6}, "token 6 is not among those"),
+    ],
+)
+def test_a_draw_that_is_none_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(DRAW, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"uniform": 1.0}, "uniform"), ({"uniform": float("nan")}, "uniform"), ({"node": 99}, "a draw follows none"),
+        ({"target_prob": 1.5}, "target_prob"), ({"surprise": 1}, "surprise"), ({"tokens": [-1, 5]}, "tokens"),
+        ({"tokens": [4, 999_999], "token": 999_999}, "no text for token ids"),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_draw_that_no_run_can_have_is_refused(
+    tiny: Pair, change: dict[str, object], said: str
+) -> None:
+    trace = models.decode(tiny, models.prompt(0), SAMPLED["drawn"])
+    document = json.loads(trace.to_json())
+    draw = next(draw for draw in document["steps"][0]["draws"] if len(draw["tokens"]) > 2)
+    draw |= change
+    if "tokens" in change:
+        for name in ("target_probs", "draft_probs", "starts"):
+            draw[name] = draw[name][:2]
+    with pytest.raises(ValueError, match=said):
+        DecodeTrace.from_json(json.dumps(document))
+
+
+def test_a_trace_names_the_settings_in_force():
+    asked = {"repetition_penalty": 1.05, "min_p": 0.1, "suppress_tokens": list(range(50)), "typical_p": 1.0}
+    pair, config = models.pair("mixed"), DecodingConfig(max_new_tokens=20)
+    pair.target.generation_config.update(**asked)
+    greedy = models.decode(pair, models.prompt(0), config).setting.generation_config
+    assert greedy == pair.info.generation_config
+    assert greedy == "repetition_penalty 1.05, suppress_tokens [0, 1, 2, 3, 4, 5, ...]"
+    warm = models.decode(pair, models.prompt(0), replace(config, temperature=0.5))
+    assert warm.setting.generation_config == f"{greedy}, min_p 0.1"
+    assert DecodeTrace.from_json(warm.to_json()) == warm
+    document = json.loads(warm.to_json())
+    document["setting"]["generation_config"] = "x" * (MAX_SETTINGS + 1)
+    with pytest.raises(ValueError, match="generation_config"):
+        DecodeTrace.from_json(json.dumps(document))

@@ -56,7 +56,7 @@ from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
-from specllava.runtime.vision import merge_features
+from specllava.prompt.image_slots import merge_features
 
 
 class Killed(Exception):

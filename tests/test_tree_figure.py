@@ -20,7 +20,7 @@ from support.visual_traces import SETTING, hand_made, pruned_after_root, retexte
 
 from specllava.core.config import DecodingConfig
 from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.core.tree import DraftTree, Pruned
+from specllava.tree import DraftTree, Pruned
 from visual.figures import theme
 from visual.figures.layout import ordered_tree, tidy_heights
 from visual.figures.step_layout import BETWEEN, CHARACTER, StepLayout

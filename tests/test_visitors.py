@@ -22,10 +22,10 @@ from support.dialogues import FakeChat
 from support.lab_traces import FakeLab
 from support.page_handlers import Page
 from support.served_page import free_port
+from support.visitor import Visitor, VisitorRun
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from benchmarks.visitors.server import CROWD
-from benchmarks.visitors.visitor import Visitor, VisitorRun
+from specllava.core.limits import Limits
 from visual.page import run_requests
 from visual.page.app_state import AppState
 from visual.page.dialogue import LOST as LOST_DIALOGUE
@@ -39,6 +39,10 @@ from visual.page.uploads import ENTRY_BYTES, LOST, UploadStore
 
 COLOURS = ("red", "green", "blue", "white")
 SIDE = 1000
+CROWD = Limits(  # all visitors share one address here
+    runs_per_minute=10**6, calls_per_minute=10**6, events_per_minute=10**6, sessions_per_minute=10**6,
+    uploads_per_minute=10**6,
+)  # fmt: skip
 PICTURE_BYTES = 3 * SIDE**2
 
 

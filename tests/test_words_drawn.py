@@ -14,8 +14,7 @@ from support.amount import sample
 from support.browser import script_page
 from support.visual_traces import synthetic_race
 
-from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig
 from specllava.core.trace import DecodeTrace, StepTrace
 from visual.figures.labels import token_label
 from visual.player.draws import sampling_of
@@ -74,7 +73,7 @@ def walked(trace: DecodeTrace, step: StepTrace) -> tuple[list[int], list[int]]:
     return kept, asked
 
 
-@pytest.mark.parametrize("rule", sample(sorted(RULE_INFOS), 2))
+@pytest.mark.parametrize("rule", sample(sorted(RULE_CHOICES), 2))
 def test_drawn_pairs_are_what_a_walk_through_the_trace_finds(rule: str, read: Any) -> None:
     runs = greedy_steps(rule)
     fates = {"kept": 0, "refused": 0, "open": 0}

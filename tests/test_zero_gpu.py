@@ -15,8 +15,7 @@ from support import models
 
 from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig
 from specllava.core.limits import Limits
 from visual.page.zero_gpu import Grant
 
@@ -126,7 +125,7 @@ def test_a_worker_that_was_killed_keeps_what_it_sent_and_the_next_run_has_anothe
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.parametrize("rule", RULE_INFOS)
+@pytest.mark.parametrize("rule", RULE_CHOICES)
 def test_events_of_a_race_cross_a_process_without_a_tensor(kind: models.DraftKind, rule: str) -> None:
     """A tensor on a GPU cannot be read where there is none."""
     pair, config = models.pair(kind), DecodingConfig(rule=rule, max_new_tokens=12)  # type: ignore[arg-type]

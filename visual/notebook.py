@@ -13,9 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from specllava.core.playable import Playable
-from specllava.core.race import Race
 from specllava.core.race_file import NamedTrace
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Race
 from specllava.findings.comparison import side_names
 from specllava.models.media.images import open_image
 from visual.player.bounds import check_lane

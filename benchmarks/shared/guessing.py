@@ -17,25 +17,31 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from benchmarks.shared.questions import held_out_questions
+from recipes.smol.questions import free_questions
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene_questions import PICTURE_SIZE, START, scene_questions
 from specllava.cli.options import write_json
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare, summarise
 from specllava.core.question import Question
 from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.decoding import Event, stream
 from specllava.findings.bootstrap import Part, Ratio, pooled, pooled_ratio
-from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.prompt.prompt import Prompt
+from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.spec_decode.loop import Event, Lane, stream
 
 LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
 GUESS: Final = 0.01  # of one more guess in a target pass
 
 
-class DifferError(AssertionError):
-    """Error of an answer that speculation changed."""
+def held_out_questions(preset: str, count: int) -> Iterator[Question]:
+    """Yield questions about toy scenes: free ones for the pair smol, most of them for a description for any other."""
+    if preset != "smol":
+        yield from scene_questions("held-out", count)
+        return
+    for scene, text in free_questions(START, count):
+        yield Question(text, draw_scene(scene, PICTURE_SIZE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,6 @@ class Guessing:
         emitted, passes: tokens that steps emitted, and target passes.
         drafted, accepted: tokens guessed, and those accepted.
         entropy, divergence: sums over the answer's tokens, in nats: of the draft, and KL(target ‖ draft).
-        agreed: tokens that are the draft's likeliest.
         levels: passes of the draft, one for each level of a tree.
     """
 
@@ -85,7 +90,6 @@ class Guessing:
     accepted: int
     entropy: float
     divergence: float
-    agreed: int
     levels: int
 
     @property
@@ -100,9 +104,7 @@ RATES: Final[dict[str, Callable[[Guessing], tuple[float, float]]]] = {
     "acceptance": lambda one: (one.accepted, one.drafted),
     "entropy": lambda one: (one.entropy, one.tokens),
     "kl": lambda one: (one.divergence, one.tokens),
-    "agreement": lambda one: (one.agreed, one.tokens),
     "untaken": lambda one: (one.drafted - one.accepted, one.drafted),
-    "wasted": lambda one: (one.drafted - one.accepted, one.passes),
     "speed": lambda one: (one.emitted, one.cost),
 }
 TITLES: Final = {
@@ -127,7 +129,7 @@ def speculate(
         own: the target's own answer, see :func:`alone`.
 
     Raises:
-        DifferError: other tokens than the target's own.
+        AssertionError: other tokens than the target's own.
     """
     lane = Lane("speculative", config, prompt)
     request = pair.request(lane)
@@ -136,19 +138,15 @@ def speculate(
     def counted() -> Iterator[Event]:
         nonlocal levels
         for event in stream(request):
-            levels += len(request.draft_pass_tokens) if isinstance(event, StepTrace) else 0
+            levels += len(request.drafter.pass_tokens) if isinstance(event, StepTrace) else 0
             yield event
 
     trace = pair.collect(lane, counted())
     same = compare(own, trace)
     if not same.identical:
-        raise DifferError(f"token {same.position} is not the target's own, at a margin of {same.margin}: {trace.text}")
+        where = f"token {same.position}, at a margin of {same.margin}"
+        raise AssertionError(f"{where}, is not the target's own: {trace.text}")
     return trace, levels
-
-
-def guess(pair: Pair, prompt: Prompt, config: DecodingConfig, own: DecodeTrace) -> Guessing:
-    """Answer a prompt as :func:`speculate` does, and score the draft on the answer."""
-    return scored(pair, prompt, *speculate(pair, prompt, config, own))
 
 
 @torch.inference_mode()
@@ -159,12 +157,8 @@ def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int) -> Guess
     ours = draft_log_probs(pair.target, pair.draft, prompt, answer)
     scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer), answer)
     counts = summarise([trace])
-    agreed = sum(one == token for one, token in zip(scores.guesses, answer, strict=True))
-    entropy, divergence = math.fsum(scores.entropies), math.fsum(scores.divergences)
-    return Guessing(
-        len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted, entropy, divergence,
-        agreed, levels,
-    )  # fmt: skip
+    counted = len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted
+    return Guessing(*counted, math.fsum(scores.entropies), math.fsum(scores.divergences), levels)
 
 
 def rates(clusters: Sequence[Sequence[Guessing]], names: Sequence[str] = tuple(RATES)) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Browsers, and figures as PNG and SVG files drawn by them."""
+"""Browsers, and figures as SVG files drawn by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import plotly.graph_objects as go
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from specllava.core.files import write_whole
 
@@ -37,29 +37,16 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-def write_png(figure: go.Figure, file: Path) -> None:
-    """Draw a figure that has a width and a height, at two pixels for each of its own."""
-    with drawn(figure) as page:
-        page.locator(".js-plotly-plot").screenshot(path=file)
-
-
 def write_svg(figure: go.Figure, file: Path) -> None:
     """Draw a figure that has a width and a height; equal figures have equal ids."""
-    with drawn(figure) as page:
-        text = unquote(page.evaluate(TO_SVG).partition(",")[2])
-    for random in set(RANDOM.findall(text)):
-        text = text.replace(random, "figure")
-    write_whole(file, RANDOM_CLASS.sub("", text) + "\n")
-
-
-@contextmanager
-def drawn(figure: go.Figure) -> Iterator[Page]:
-    """Open a browser's page that shows a figure."""
     size = ViewportSize(width=int(figure.layout.width), height=int(figure.layout.height))
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         page_file = Path(folder) / "picture.html"
         figure.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
-        page = browser.new_page(viewport=size, device_scale_factor=2)
+        page = browser.new_page(viewport=size)
         page.goto(page_file.as_uri())
         page.wait_for_selector(".main-svg")
-        yield page
+        text = unquote(page.evaluate(TO_SVG).partition(",")[2])
+    for random in set(RANDOM.findall(text)):
+        text = text.replace(random, "figure")
+    write_whole(file, RANDOM_CLASS.sub("", text) + "\n")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
-from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.drafts.fused import fuse
@@ -38,16 +37,12 @@ class Size:
     target: LlamaConfig
     draft: LlamaConfig
 
-    @property
-    def patches(self) -> int:
-        return int(self.vision.image_size // self.vision.patch_size) ** 2
-
     def llava(self, text: LlamaConfig, image_token: int) -> LlavaConfig:
         return LlavaConfig(
             vision_config=self.vision,
             text_config=text,
             image_token_index=image_token,
-            image_seq_length=self.patches,
+            image_seq_length=int(self.vision.image_size // self.vision.patch_size) ** 2,
             vision_feature_layer=-2,
             vision_feature_select_strategy="default",
         )
@@ -99,7 +94,7 @@ def device_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
     needed = sum(parameters(size)) * torch.bfloat16.itemsize + ROOM
     if name == "auto":
         if needed > SMALL and not torch.cuda.is_available():
-            raise ValueError(f"this pair needs a GPU with {needed / 1e9:.1f} GB and there is none: use --size toy")
+            raise ValueError(f"this pair needs a GPU with {needed / 1e9:.1f} GB and there is none: use random-toy")
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type != "cuda":
@@ -124,26 +119,6 @@ def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Pair:
     """Build a pair with random weights, whose answers have no end."""
-    processor, target, draft = _models(name, DraftLlava, device, dtype)
-    return Pair(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")
-
-
-def write_random(name: SizeName, target: Path, llava: Path) -> None:
-    """Write checkpoints with random weights to two directories: a target, and a small LLaVA with an equal tower.
-
-    Those that are there stay.
-    """
-    processor, large, small = _models(name, LlavaForConditionalGeneration, torch.device("cpu"), torch.float32)
-    small.model.vision_tower.load_state_dict(large.model.vision_tower.state_dict())
-    for model, directory in ((large, target), (small, llava)):
-        if not directory.exists():
-            save(model, processor, directory, torch.float32)
-
-
-def _models(
-    name: SizeName, draft_class: type[LlavaForConditionalGeneration], device: torch.device, dtype: torch.dtype
-) -> tuple[LlavaProcessor, LlavaForConditionalGeneration, LlavaForConditionalGeneration]:
-    """Return a processor, a target whose answers have no end, and a draft."""
     size = size_of(name)
     recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
     processor = build_processor(recipe)
@@ -151,12 +126,12 @@ def _models(
     torch.manual_seed(0)
     with made_on(device, dtype):
         target = LlavaForConditionalGeneration(size.llava(size.target, marker)).eval()
-        draft = draft_class(size.llava(size.draft, marker)).eval()
+        draft = DraftLlava(size.llava(size.draft, marker)).eval()
     for model in (target, draft):
         weight = model.lm_head.weight
         torch.nn.init.normal_(weight, std=SPREAD / weight.shape[1] ** 0.5)
     target.generation_config.eos_token_id = []
-    return processor, target, draft
+    return Pair(name, target, fuse(draft), processor, f"{name} target, random", f"{name} draft, random")
 
 
 def feature_draft(pair: Pair, kind: DraftFormat) -> Pair:

@@ -26,13 +26,13 @@ from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import speedup, summarise
 from specllava.core.race_file import race_json
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from specllava.lab.grounding import ground
-from specllava.lane import SPECULATIVE, TARGET_ONLY, lane_of
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
-from specllava.runtime.prompt import with_draft_prompt
+from specllava.prompt.prompt import with_draft_prompt
+from specllava.spec_decode.loop import Lane
 
 START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
 GREY = (127, 127, 127)
@@ -147,7 +147,7 @@ def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
     """Race with a grey picture for the draft and the real one for the target."""
     blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
     shown = with_draft_prompt(pair.prompt(picture, prompt), blank)
-    lanes = [lane_of(replace(config, drafter="none"), shown), lane_of(config, shown)]
+    lanes = [Lane.of(replace(config, drafter="none"), shown), Lane.of(config, shown)]
     return pair.collect_race(pair.race_lanes(lanes))
 
 

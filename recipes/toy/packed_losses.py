@@ -17,7 +17,7 @@ from specllava.distill.loop import Batch, Losses
 from specllava.distill.losses import IGNORE, answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
-from specllava.runtime.vision import merge_features
+from specllava.prompt.image_slots import merge_features
 
 PackedLosses = Callable[[Any, Batch], Losses]
 

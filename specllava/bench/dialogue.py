@@ -10,10 +10,11 @@ from typing import Any
 from PIL import Image
 
 from specllava.core.config import DecodingConfig
-from specllava.lane import TARGET_ONLY, Lane
+from specllava.core.trace import TARGET_ONLY
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.prompt_builder import NoRoomError
+from specllava.prompt.prompt import Prompt
+from specllava.prompt.prompt_builder import NoRoomError
+from specllava.spec_decode.loop import Lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from specllava.bench.timed_run import TimedRun
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.trace import Prefill, StepTrace
-from specllava.decoding import stream
-from specllava.lane import TARGET_ONLY, Lane
+from specllava.core.config import CHAIN_OPTIONS, RULES, DecodingConfig
+from specllava.core.trace import TARGET_ONLY, Prefill, StepTrace
+from specllava.models.checkpoints.language_model import now
 from specllava.models.loading.presets import Tree
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.timing import now
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Lane, stream
 
 REFERENCE: Final = TARGET_ONLY  # whose tokens all other lanes' are compared with
+LARGEST: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(  # of rules that without a floor grow all levels
+    {"topk": {"depth": 10, "nodes": 24, "width": 2}, "sequoia": {"depth": 10, "nodes": 8, "width": 4}}
+)
 Runner = Callable[[Prompt], TimedRun]
 
 
@@ -36,13 +38,20 @@ def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, D
     if not config.keeps_tokens:
         raise ValueError(f"children are {config.children}: the benchmark compares tokens, so they must be best")
     rules: dict[str, DecodingConfig] = {
-        rule: replace(config, drafter="model", rule=rule, **RULE_INFOS[rule].bench_options(config))
+        rule: replace(config, drafter="model", rule=rule, **_suited_options(rule, config))
         for rule in RULES
     }
     if tree:
         rules[tree["rule"]] = replace(config, drafter="model", **tree)
     lookup = replace(config, drafter="prompt-lookup")
     return {REFERENCE: replace(config, drafter="none"), **rules, "prompt-lookup": lookup}
+
+
+def _suited_options(rule: str, config: DecodingConfig) -> dict[str, Any]:
+    """Return the options that suit a rule best (``docs/notes/defaults.md``), never beyond the configured ones."""
+    if rule == CHAIN_OPTIONS["rule"]:  # a chain stops sooner than a tree
+        return {"min_log_prob": max(CHAIN_OPTIONS["min_log_prob"], config.min_log_prob)}
+    return {name: min(most, getattr(config, name)) for name, most in LARGEST.get(rule, {}).items()}
 
 
 def own_runners(pair: Pair, lanes: Mapping[str, DecodingConfig]) -> dict[str, Runner]:
@@ -94,7 +103,7 @@ def run_timed(pair: Pair, lane: Lane) -> TimedRun:
         for step in events:
             assert isinstance(step, StepTrace)
             steps.append(step)
-            widths.append(request.draft_pass_tokens)
+            widths.append(request.drafter.pass_tokens)
     seconds = now(pair.device) - pair.engines.capture_seconds - started + lane.prompt.vision_seconds
     assert isinstance(prefill, Prefill)
     if lane.config.drafter == "model" and lane.prompt.draft_prompt is not None:

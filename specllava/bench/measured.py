@@ -10,9 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from specllava.bench.timed_run import TimedRun
 from specllava.core.config import one_line
-from specllava.core.trace import RecordedConfig, RunInfo
-from specllava.core.trace_fields import Count, Many, Record, Seconds
-from specllava.lane import TARGET_ONLY
+from specllava.core.trace import TARGET_ONLY, RecordedConfig, RunInfo
+from specllava.trace_fields import Count, Many, Record, Seconds
 
 FORMAT: Final = "specllava bench steps 1"
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
+from specllava.core.trace import TARGET_ONLY
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
-from specllava.lane import TARGET_ONLY
 
 TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # of a report about tokens alone
 Margins = Mapping[tuple[int, int], float]  # by prompt and position

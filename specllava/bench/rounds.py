@@ -18,9 +18,9 @@ from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare_ids
-from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Lane
 
 WARM_UP_PROMPTS: Final = 2
 MOST_WARM_UPS: Final = 5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllava.core.trace import Prefill, StepTrace
-from specllava.core.trace_fields import Count, Many, Record, Seconds
+from specllava.trace_fields import Count, Many, Record, Seconds
 
 
 @dataclass(frozen=True, slots=True)

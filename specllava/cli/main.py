@@ -16,7 +16,6 @@ from rich.console import Console
 from specllava import __version__
 from specllava.cli.bench import Bench
 from specllava.cli.compare import Compare
-from specllava.cli.custom_generate import CustomGenerate
 from specllava.cli.distill import Distill
 from specllava.cli.draft import Export as ExportDraft
 from specllava.cli.draft import Import, Init
@@ -38,7 +37,6 @@ Command = (
     | Annotated[Distill, tyro.conf.subcommand("distill")]
     | Annotated[Presets, tyro.conf.subcommand("presets")]
     | Annotated[Site, tyro.conf.subcommand("site")]
-    | Annotated[CustomGenerate, tyro.conf.subcommand("custom-generate")]
     | Annotated[
         Annotated[Init, tyro.conf.subcommand("init")]
         | Annotated[Import, tyro.conf.subcommand("import")]

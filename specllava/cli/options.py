@@ -80,6 +80,9 @@ class PairOptions:
     """Give the tokens of the target alone in any precision. Every pass has 32 rows, and of a tree only the first branch
     is verified, which costs tokens per pass. Refused where the device's kernels do not allow it."""
 
+    threads: int = 0
+    """CPU threads of a pass; 0 measures at load with how many a decode step is fastest, for a second."""
+
     chat_template: Path | None = None
     """File of a chat template (jinja), in place of the checkpoint's own."""
 
@@ -169,7 +172,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     target, draft, reading = chosen.sources
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
-    from specllava.verification.answer_settings import settings_in_force
+    from specllava.spec_decode.logits_processing import settings_in_force
 
     hide_progress_bars()
     options: dict[str, Any] = {name: getattr(chosen, name) for name in LOADING} | asdict(reading)
@@ -178,7 +181,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):
         print_notice(f"generation_config.json asks for {asked}")
-    running = pair.running(chosen.passes, chosen.exact)
+    running = replace(pair, passes=chosen.passes, exact=chosen.exact).with_threads(chosen.threads)
     running.warm_up()
     return running
 

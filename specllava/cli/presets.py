@@ -83,7 +83,7 @@ def listing(machine: Machine) -> list[str]:
 
 def preset_records(machine: Machine) -> list[dict[str, Any]]:
     """Return the facts of each preset as data: fields in bytes, ``fits`` and ``options`` of this machine."""
-    from specllava.models.checkpoints.hub_cache import is_cached
+    from specllava.models.checkpoints.checkpoint_files import is_cached
 
     records = []
     for name, preset in presets().items():

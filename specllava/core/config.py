@@ -7,8 +7,9 @@ label, its usual range the page's slider, and its bounds what may be typed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Mapping
 from reprlib import Repr
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import tyro
@@ -16,19 +17,57 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from specllava.core.growth.rule import RuleInfo
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.limits import highest
-from specllava.core.trace_fields import RETIRED_RULES, retired_rule
-from specllava.drafters import DRAFTER_INFOS, DrafterInfo
+from specllava.trace_fields import RETIRED_RULES, retired_rule
 
-RULES: Final = tuple(RULE_INFOS)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """A drafter or a tree rule that the package offers by name.
+
+    Args:
+        help: one clause for ``--help`` and the page.
+        options: fields of ``DecodingConfig`` that it reads; with ``rule``, also what that rule reads.
+        drawable: children may be drawn from the draft: the rule's trees do not depend on which tokens are guessed.
+    """
+
+    help: str
+    options: tuple[str, ...] = ()
+    drawable: bool = False
+
+
+DRAFTER_CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
+    {
+        "model": Choice("the draft", ("rule", "depth", "children")),
+        "prompt-lookup": Choice(
+            "what followed the same words earlier in the text, no model", ("depth", "nodes", "ngram")
+        ),
+        "none": Choice("nobody, which is target-only decoding in the same loop"),
+    }
+)
+RULE_CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
+    {
+        "entropy": Choice(
+            "branch where the draft is unsure (Spec-LLaVA)",
+            ("width", "nodes", "min_log_prob", "entropy_threshold", "max_branches"),
+        ),
+        "chain": Choice("one best guess after the other", ("nodes", "min_log_prob")),
+        "fixed": Choice("so many children per level (Medusa)", ("branching", "depth", "nodes"), drawable=True),
+        "topk": Choice("a beam, re-ranked (EAGLE-2)", ("width", "nodes")),
+        "sequoia": Choice(
+            "the best shape for measured acceptance", ("rank_acceptance", "depth", "nodes"), drawable=True
+        ),
+    }
+)
+RULES: Final = tuple(RULE_CHOICES)
+# The chain that trees are compared with; its floor stops it sooner than a tree.
+CHAIN_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({"rule": "chain", "min_log_prob": -1.0})
 if TYPE_CHECKING:
     RuleName = str
     DrafterName = str
 else:  # one choice per name that is offered
     RuleName = Literal[RULES]
-    DrafterName = Literal[tuple(DRAFTER_INFOS)]
+    DrafterName = Literal[tuple(DRAFTER_CHOICES)]
 MAX_GUESSES: Final = highest("nodes")  # of one tree
 MAX_CHILDREN: Final = highest("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
@@ -46,9 +85,9 @@ class Usual:
     step: float
 
 
-def _choices(title: str, question: str, infos: Iterable[RuleInfo | DrafterInfo]) -> Any:
+def _choices(title: str, question: str, choices: Mapping[str, Choice]) -> Any:
     """Build the title and the help of an option; the help is that of its choices."""
-    text = " ".join([question, *(f"{info.name}: {info.help}." for info in infos)])
+    text = " ".join([question, *(f"{name}: {choice.help}." for name, choice in choices.items())])
     return Field(title=title, description=text), tyro.conf.arg(help=text)
 
 
@@ -70,13 +109,13 @@ class DecodingConfig:
     """
 
     drafter: Annotated[
-        DrafterName, *_choices("Who guesses (drafter)", "Who proposes tokens.", DRAFTER_INFOS.values())
+        DrafterName, *_choices("Who guesses (drafter)", "Who proposes tokens.", DRAFTER_CHOICES)
     ] = "model"
 
     rule: Annotated[
         RuleName,
         BeforeValidator(_not_retired),
-        *_choices("How the tree grows (rule)", "How the tree grows.", RULE_INFOS.values()),
+        *_choices("How the tree grows (rule)", "How the tree grows.", RULE_CHOICES),
     ] = "entropy"
 
     max_new_tokens: Annotated[
@@ -155,25 +194,33 @@ class DecodingConfig:
         """Nodes of one tree that the draft may expand: a beam's levels, or a whole static shape."""
         return max(self.depth * self.width, self.nodes)
 
-    def target_columns(self, length: int) -> int:
+    def target_slots(self, length: int) -> int:
         """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
         return length + self.nodes + 1
 
-    def draft_columns(self, length: int) -> int:
+    def draft_slots(self, length: int) -> int:
         """Count columns of a draft's KV cache, which holds every expanded node until the target has verified."""
-        return self.target_columns(length) + self.max_expanded_nodes
+        return self.target_slots(length) + self.max_expanded_nodes
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.children == "drawn" and self.temperature == 0:
             raise ValueError("drawn children need a temperature above 0")
-        if self.children == "drawn" and not RULE_INFOS[self.rule].drawable:
-            drawable = (info.name for info in RULE_INFOS.values() if info.drawable)
+        if self.children == "drawn" and not RULE_CHOICES[self.rule].drawable:
+            drawable = (name for name, choice in RULE_CHOICES.items() if choice.drawable)
             raise ValueError(
                 f"the {self.rule} rule drops guesses for what they are, which bends the distribution of drawn ones:"
                 f" use {' or '.join(drawable)}, or best children"
             )
         return self
+
+
+def eagle2_tree(depth: int, top_k: int, total: int) -> dict[str, Any]:
+    """Return the options of this rule that grow what EAGLE-2's authors call by three numbers, as MSD's and ViSpec's do.
+
+    Their depth counts the passes after the root's, each of which makes one more level; their total counts the root.
+    """
+    return {"rule": "topk", "depth": depth + 1, "width": top_k, "nodes": total - 1}
 
 
 def options_read(drafter: str, rule: str, temperature: float) -> frozenset[str]:
@@ -182,9 +229,9 @@ def options_read(drafter: str, rule: str, temperature: float) -> frozenset[str]:
     A drafter or rule that is not known here reads none of its own.
     """
     read = {"drafter", "max_new_tokens", "temperature"}
-    if drafter in DRAFTER_INFOS:
-        read.update(DRAFTER_INFOS[drafter].options)
-    known = RULE_INFOS.get(rule) if "rule" in read else None
+    if drafter in DRAFTER_CHOICES:
+        read.update(DRAFTER_CHOICES[drafter].options)
+    known = RULE_CHOICES.get(rule) if "rule" in read else None
     if known:
         read.update(known.options)
     if temperature > 0:
@@ -202,8 +249,8 @@ def few_errors(error: ValidationError) -> list[ErrorDetails]:
 
 
 def short(value: object) -> str:
-    """Return a value for a message: its ``repr``, cut to 60 characters before it becomes long."""
-    return _Short().repr(value)[:60]
+    """Return a value for a message: its ``repr`` in one line, cut to 60 characters before it becomes long."""
+    return _Short().repr(value).replace("\n", " ")[:60]
 
 
 def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:

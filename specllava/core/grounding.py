@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from specllava.core.trace_fields import Count, Many, Probability, Record
+from specllava.trace_fields import Count, Many, Probability, Record
 
 MAX_GRID: Final = 32  # tiles a side
 Grid = Annotated[int, Field(ge=0, le=MAX_GRID)]

@@ -7,17 +7,16 @@ token is looked up by id in ``texts``; nothing is ever searched for in strings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from specllava.core.config import DecodingConfig, few_errors, one_line, short
+from specllava.core.config import RULE_CHOICES, DecodingConfig, few_errors, one_line, short
 from specllava.core.grounding import Grounding
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.playable import Playable
-from specllava.core.trace_fields import (
+from specllava.trace_fields import (
     Count,
     Many,
     Probability,
@@ -28,7 +27,10 @@ from specllava.core.trace_fields import (
     parse_json,
     without_retired,
 )
-from specllava.core.tree import DraftTree, Pruned
+from specllava.tree import DraftTree, Pruned
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MAX_NAME: Final = 100  # characters of a rule's name
 SCHEMA_VERSION: Final = 1
@@ -42,12 +44,12 @@ def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConf
     """Read options without retired ones, also of a rule that is not known here: drawing a tree needs its name alone."""
     value = without_retired(DecodingConfig.__name__, value)
     rule = value.get("rule") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULE_INFOS:
+    if not isinstance(value, dict) or not isinstance(rule, str) or rule in RULE_CHOICES:
         known: DecodingConfig = read(value)
         return known
     if not rule.isprintable() or not 0 < len(rule) <= MAX_NAME:
         raise ValueError(f"a rule's name has 1 to {MAX_NAME} printable characters")
-    stand_in = next(info.name for info in RULE_INFOS.values() if info.drawable)  # it goes with all other options
+    stand_in = next(name for name, choice in RULE_CHOICES.items() if choice.drawable)  # it goes with all other options
     config: DecodingConfig = read({**value, "rule": stand_in})
     object.__setattr__(config, "rule", rule)
     return config
@@ -434,3 +436,15 @@ def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
+
+
+class Race(Playable, dict[str, DecodeTrace]):
+    """A trace per lane, by its name.
+
+    Args:
+        picture: what the models looked at, if it was one picture.
+    """
+
+    def __init__(self, traces: Mapping[str, DecodeTrace], picture: Image.Image | None = None) -> None:
+        super().__init__(traces)
+        self.picture = picture

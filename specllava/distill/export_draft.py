@@ -20,7 +20,7 @@ from transformers import PretrainedConfig
 from specllava.core.files import check_free, whole_directory
 from specllava.distill.make_draft import MadeDraft
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.hub_cache import SINGLE
+from specllava.models.checkpoints.checkpoint_files import SINGLE
 from specllava.models.drafts.feature_checkpoint import AUX_LAYERS, VARIANTS, is_feature_draft, read_feature_draft
 from specllava.models.drafts.feature_draft import MROPE_KEYS, FeatureDraft
 

@@ -18,7 +18,7 @@ from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, Vi
 from specllava.models.families.family import family_of, find_family, shared_tower_of
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import differences
-from specllava.runtime.vision import projector_weights
+from specllava.prompt.image_slots import projector_weights
 
 SHARD = "2GB"
 

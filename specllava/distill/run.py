@@ -33,7 +33,7 @@ from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.models.loading.loading import store_by_rows
 from specllava.pair import Pair
-from specllava.runtime.vision import projector_weights
+from specllava.prompt.image_slots import projector_weights
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
 LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering
@@ -169,6 +169,7 @@ def _load_pair(run: _Run) -> Pair:
     """Load the target, with the draft that learns if there is one; refuse what the loss does not support."""
     job, device = run.job, str(run.accelerator.device)
     pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype, context=job.context)
+    pair = replace(pair, packed=False)  # validation reads weights that learn
     pair = pair if job.draft is None else pair.with_draft(job.draft)
     check_teachable(pair, job.training)
     store_by_rows(pair.target.get_output_embeddings())

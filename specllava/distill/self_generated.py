@@ -15,14 +15,13 @@ from accelerate import Accelerator
 from tqdm.auto import tqdm
 
 from specllava.core.config import DecodingConfig
-from specllava.decoding import stream
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
-from specllava.lane import Lane
+from specllava.engine.pool import KVCaches
 from specllava.models.checkpoints.chat_template import Message
 from specllava.models.checkpoints.tokens import TextError, escape_special_tokens, special_tokens
 from specllava.pair import Pair
-from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.prompt_builder import NoRoomError
+from specllava.prompt.prompt_builder import NoRoomError
+from specllava.spec_decode.loop import Lane, stream
 
 
 def self_generated_answers(

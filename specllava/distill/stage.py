@@ -18,12 +18,12 @@ from specllava.distill.feature_losses import TargetTexts, feature_losses
 from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog, fit
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.distill.pictures import batch_pictures
+from specllava.engine.engine import Engine
 from specllava.models.drafts.draft_classes import vision_source
 from specllava.models.drafts.feature_draft import LAST, FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import Features, ImageFeatures
-from specllava.runtime.engine import Engine
-from specllava.runtime.vision import compressor_of, kept_slots, merge_features, projector_weights, to_device
+from specllava.prompt.image_slots import compressor_of, kept_slots, merge_features, projector_weights, to_device
 
 
 def distil(
@@ -133,7 +133,7 @@ def target_texts(
 
 def _states(target: PreTrainedModel, ids: Tensor, features: Features | None, layers: Sequence[int]) -> Tensor:
     """Return the states of ``layers`` and the last ones of a text ``[length]``: ``[length, (layers + 1) * hidden]``."""
-    states = Engine(target, len(ids), (*layers, *LAST)).prefill(ids[None], features).states
+    states = Engine.of(target, len(ids), (*layers, *LAST)).prefill(ids[None], features).states
     assert states is not None
     return states
 

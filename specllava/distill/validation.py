@@ -24,11 +24,11 @@ from specllava.core.metrics import summarise
 from specllava.distill.loop import TrainingLog
 from specllava.distill.rows import Row, Rows
 from specllava.findings.distillation import ValidationResult
-from specllava.lane import Lane
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
-from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.prompt.prompt import Prompt
+from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.spec_decode.loop import Lane
 
 UNASKED = "validation prompts that cannot be read"
 

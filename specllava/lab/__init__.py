@@ -22,10 +22,10 @@ from specllava.lab.comparison import Side, compare_questions
 from specllava.lab.grounding import blank_picture, ground, replace_each
 from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
-from specllava.lane import lane_of
 from specllava.models.media.images import Pictures, open_media
 from specllava.pair import Pair
-from specllava.runtime.prompt import with_draft_prompt
+from specllava.prompt.prompt import with_draft_prompt
+from specllava.spec_decode.loop import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Lab:
         """
         chosen, media = _answerable(config), open_media(image)
         prompt = self.pair.prompt(media, messages, chosen.max_new_tokens)
-        trace = yield from run_lane(self.pair, lane_of(chosen, prompt), None)
+        trace = yield from run_lane(self.pair, Lane.of(chosen, prompt), None)
         yield from ground(self.pair, media, messages, trace)
 
     def distillation(

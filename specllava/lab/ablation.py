@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from specllava.core.config import DecodingConfig
 from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
 from specllava.lab.run import run_lane
-from specllava.lane import Lane
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt, with_prefix
-from specllava.runtime.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.prompt.prompt import Prompt, with_prefix
+from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.spec_decode.loop import Lane
 
 CLOSEUPS = 3
 APART = 4  # tokens between two positions of closeups, at least

@@ -7,16 +7,18 @@ from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import Final
 
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import compare, summarise
 from specllava.core.question import Question
 from specllava.core.race_file import NamedTrace, comparison_json
-from specllava.core.trace import DecodeTrace
-from specllava.decoding import RaceEvent
+from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
-from specllava.lane import SIDES, TARGET_ONLY
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane, RaceEvent, race
+
+SIDES: Final = ("A", "B")  # the lanes of a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,26 @@ def _row(
     question: Question, number: int, a: Side, b: Side, finding: PairedComparison, target_only: bool
 ) -> Generator[PairedComparison, None, PromptResult]:
     lanes = {SIDES[0]: _Lane(a), SIDES[1]: _Lane(b), TARGET_ONLY: _Lane(a)}
-    other = None if b.pair is a.pair else b.pair
-    asked = (question.image, question.messages, a.config, b.config, other, target_only)
-    with closing(a.pair.race_sides(*asked)) as events:
+    one = Lane.of(a.config, a.pair.prompt(question.image, question.messages, a.config.max_new_tokens))
+    two = Lane.of(b.config, one.prompt)
+    if b.pair is not a.pair:
+        two = b.pair.lane(question.image, question.messages, b.config)
+    requests = [a.pair.request(replace(one, name=SIDES[0])), b.pair.request(replace(two, name=SIDES[1]))]
+    if target_only:
+        requests.append(a.pair.request(Lane.of(replace(a.config, drafter="none"), one.prompt)))
+    with closing(race(requests)) as events:
         for event in events:
             lanes[event.lane.name].events.append(event)
             yield finding
     ours, theirs, alone = lanes.values()
-    one, two = ours.trace(), theirs.trace()
-    named = NamedTrace(finding.a, one), NamedTrace(finding.b, two), alone.trace() if target_only else None
+    left, right = ours.trace(), theirs.trace()
+    named = NamedTrace(finding.a, left), NamedTrace(finding.b, right), alone.trace() if target_only else None
     return PromptResult(
         prompt=question.text,
         image=question.name,
-        a=summarise([one]),
-        b=summarise([two]),
-        sameness=compare(one, two) if same_tokens(a.config, b.config) else None,
+        a=summarise([left]),
+        b=summarise([right]),
+        sameness=compare(left, right) if same_tokens(a.config, b.config) else None,
         packed_race=gzip.compress(comparison_json(*named, picture_name(question, number)).encode(), mtime=0),
     )
 

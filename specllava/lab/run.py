@@ -8,9 +8,8 @@ from itertools import islice
 from typing import TypeVar
 
 from specllava.core.trace import DecodeTrace
-from specllava.decoding import Event, stream
-from specllava.lane import Lane
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Event, Lane, stream
 
 Finding = TypeVar("Finding")
 

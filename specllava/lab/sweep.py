@@ -9,16 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig
 from specllava.core.question import Messages
-from specllava.core.trace import DecodeTrace
-from specllava.decoding import Event, race
+from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from specllava.lane import TARGET_ONLY, Lane
 from specllava.models.media.images import Pictures
 from specllava.pair import Pair
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Event, Lane, race
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running
 LOOKUP = "prompt lookup"
@@ -32,8 +30,8 @@ def sweep_values(config: DecodingConfig, field: str) -> tuple[Value, ...]:
     """
     if field not in SWEEP_VALUES:
         raise ValueError(f"{field!r} is no knob: choose one of {', '.join(SWEEP_VALUES)}")
-    if field != "depth" and field not in RULE_INFOS[config.rule].options:
-        users = ", ".join(info.name for info in RULE_INFOS.values() if field in info.options)
+    if field != "depth" and field not in RULE_CHOICES[config.rule].options:
+        users = ", ".join(name for name, choice in RULE_CHOICES.items() if field in choice.options)
         raise ValueError(f"the {config.rule} rule does not look at {field}: take {users}, or turn another knob")
     return tuple(sorted({*SWEEP_VALUES[field], getattr(config, field)}))  # type: ignore[type-var]
 

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from specllava.core.trace import Verification
-from specllava.core.tree import ROOT_PARENT, DraftTree
-from specllava.verification.answer_settings import warpers
-from specllava.verification.sampling import RandomSource, draw_children, verify_top, warp
+from specllava.spec_decode.logits_processing import warpers
+from specllava.spec_decode.rejection_sampler import SeededRandom, draw_children, verify_coupled, warp
+from specllava.tree import ROOT_PARENT, DraftTree
 
 T = TypeVar("T")
 Prefix = tuple[int, ...]
 Shape = tuple["Shape", ...]  # the children of a node, each a shape of its own
-Verify = Callable[[DraftTree, Tensor, Tensor, RandomSource], Verification]
-Grow = Callable[[RandomSource], DraftTree]
+Verify = Callable[[DraftTree, Tensor, Tensor, SeededRandom], Verification]
+Grow = Callable[[SeededRandom], DraftTree]
 
 EXACT = 1e-9  # total variation that rounding may cause
 WRONG = 1e-3  # total variation that a wrong rule must exceed
@@ -32,7 +32,7 @@ ROOT_TOKEN = 0  # part of no prefix: it is the same for all trees
 
 
 class Enumerating:
-    """RandomSource that follows a script, then takes the first way that is open and remembers the others."""
+    """Random source that follows a script, then takes the first way that is open and remembers the others."""
 
     def __init__(self, script: tuple[int, ...]) -> None:
         self.script = script
@@ -61,7 +61,7 @@ class Enumerating:
         return way
 
 
-def outcomes(run: Callable[[RandomSource], T]) -> Iterator[tuple[T, float]]:
+def outcomes(run: Callable[[SeededRandom], T]) -> Iterator[tuple[T, float]]:
     """Every outcome of ``run`` and its exact probability."""
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
@@ -143,8 +143,8 @@ def chosen(world: World, shape: Shape) -> Grow:
     return lambda chance: grow(shape, lambda prefix, count: world.draft(prefix).topk(count).indices.tolist())
 
 
-def top(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: RandomSource) -> Verification:
-    return verify_top(tree, probs, chance)
+def coupled(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: SeededRandom) -> Verification:
+    return verify_coupled(tree, probs, chance)
 
 
 @dataclass
@@ -161,10 +161,12 @@ class Tally:
         return float(np.abs(self.distribution - ahead(world, (), self.distribution.ndim)).sum() / 2)
 
 
-def tally(world: World, grower: Grow, verify: Verify, length: int) -> Tally:
-    """Sequences are completed to ``length`` tokens by the target itself, so that they can be compared."""
+def tally(world: World, grower: Grow, verify: Verify) -> Tally:
+    """Sequences are completed to the longest one's length by the target itself, so that they can be compared."""
+    grown = list(outcomes(grower))
+    length = 1 + max(depth for tree, _ in grown for depth in tree.depths())
     result = Tally(np.zeros((world.vocabulary,) * length))
-    for tree, tree_weight in outcomes(grower):
+    for tree, tree_weight in grown:
         probs, draft_probs = rows(tree, world.target), rows(tree, world.draft)
         for verdict, weight in outcomes(lambda chance: verify(tree, probs, draft_probs, chance)):  # noqa: B023
             emitted = (*prefix_of(tree, verdict.path[-1]), verdict.bonus_token)
@@ -173,10 +175,6 @@ def tally(world: World, grower: Grow, verify: Verify, length: int) -> Tally:
             result.weight += share
             result.accepted += share * len(verdict.accepted)
     return result
-
-
-def depth(shape: Shape) -> int:
-    return 1 + max(map(depth, shape)) if shape else 0
 
 
 @torch.inference_mode()

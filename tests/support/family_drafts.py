@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig
 from specllava.distill.make_draft import init_draft
-from specllava.lane import Lane
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.pair import Pair
+from specllava.spec_decode.loop import Lane
 from support import checkpoints, families
 
 AnyFamily = families.FamilyName | checkpoints.FamilyName
@@ -72,7 +71,7 @@ def check_identity(pair: Pair, heats: tuple[dict[str, float], ...] = ({},)) -> t
     tokens = passes = 0
     for heat in heats:
         alone = [pair.run(Lane("x", replace(SHORT, drafter="none", **heat), prompt)).token_ids for prompt in prompts]
-        for number, rule in enumerate(RULE_INFOS):
+        for number, rule in enumerate(RULE_CHOICES):
             trace = pair.run(Lane("x", replace(SHORT, rule=rule, **heat), prompts[number % len(prompts)]))
             assert trace.token_ids == alone[number % len(prompts)], f"{rule} {heat}"
             tokens, passes = tokens + len(trace.token_ids), passes + 1 + len(trace.steps)

@@ -14,18 +14,17 @@ from torch import Tensor
 from benchmarks.shared.random_settings import random_settings
 from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
-from specllava.core.config import DecodingConfig
-from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.tree import DraftTree
-from specllava.lane import Lane
+from specllava.core.config import RULE_CHOICES, DecodingConfig
+from specllava.engine.decoders import Batch
+from specllava.engine.engine import Engine
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair
-from specllava.runtime.engine import Engine
-from specllava.runtime.passes import PassInput
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Lane
+from specllava.tree import DraftTree
 from support import checkpoints, models
 from support.chats import check_last
 from support.family_kinds import KINDS, WORDS, FamilyName
@@ -104,7 +103,7 @@ def check_speculation(drafted: Callable[[int], Pair], numbers: Iterable[int]) ->
         drafted: pair for each chat.
     """
     saved = 0
-    rules = [*RULE_INFOS]
+    rules = [*RULE_CHOICES]
     for number in numbers:
         pair = drafted(number)
         prompt = pair.prompt(None, checkpoints.messages(number))
@@ -136,10 +135,10 @@ def check_tree_pass(pair: Pair, family: FamilyName, prompts: Iterable[Prompt]) -
         plain = models.random_tree(seed)
         words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
         tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
-        reader, engine = (Engine(pair.target, prompt.length + room) for room in (0, len(tree)))
+        reader, engine = (Engine.of(pair.target, prompt.length + room) for room in (0, len(tree)))
         reader.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
         engine.copy_from(reader)  # as where a chat outgrows its cache
-        logits = engine.forward(PassInput.of_tree(tree, prompt.length)).logits
+        logits = engine.forward(Batch.of_tree(tree, prompt.length)).logits
         for leaf in (node for node, children in enumerate(tree.children()) if not children):
             path = tree.path(leaf)
             ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
@@ -176,16 +175,16 @@ def check_rest(pair: Pair) -> None:
         parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
         return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
-    first, used = prompt(1, 2, 4), Engine(pair.target, 1000, (1, -1))
+    first, used = prompt(1, 2, 4), Engine.of(pair.target, 1000, (1, -1))
     others = prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(), prompt(1, 2, 4, text="Where?"), prompt(1, 2)
     for second in others:
-        fresh = Engine(pair.target, 1000, (1, -1))
+        fresh = Engine.of(pair.target, 1000, (1, -1))
         used.prefill(first.input_ids, first.features, first.image_keys)
         reading, whole = (
             engine.prefill(second.input_ids, second.features, second.image_keys) for engine in (used, fresh)
         )
         torch.testing.assert_close(reading.states, whole.states, rtol=0, atol=1e-9)
-        after, behind = (engine.forward(PassInput((20, 30, 40))) for engine in (used, fresh))
+        after, behind = (engine.forward(Batch((20, 30, 40))) for engine in (used, fresh))
         for ours, theirs in ((reading, whole), (after, behind)):
             torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-9)
     assert reading.reused > 0

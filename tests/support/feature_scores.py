@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from specllava.core.trace import DecodeTrace
-from specllava.drafters.growing import GrowingSession
+from specllava.engine.engine import Output
 from specllava.pair import Pair
+from specllava.spec_decode.growth import TreeBuilder
+from specllava.spec_decode.tree_drafter import TreeDrafter
 from support import feature_checkpoints
 from support.feature_checkpoints import Layout
 from support.feature_reference import Reference, Text
@@ -35,29 +37,20 @@ Trees = list[list[Scored]]
 def scores() -> Iterator[Trees]:
     """What drafts score, one list for each tree."""
     trees: Trees = []
-    plain = GrowingSession._expand
+    plain = TreeDrafter._guesses
     paths: dict[int, tuple[int, ...]] = {}
 
-    def noting(self: GrowingSession, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Any:
-        chosen = self._top_tokens
-
-        def held(logits: Tensor, count: int, of: Sequence[int]) -> Any:
-            trees[-1].extend(Scored(paths[node], row.clone()) for node, row in zip(of, logits, strict=True))
-            return chosen(logits, count, of)
-
-        if not self._columns:
+    def noting(self: TreeDrafter, builder: TreeBuilder, level: Sequence[int], output: Output, *others: Any) -> Any:
+        if 0 in level:
             trees.append([])
             paths.clear()
-        for node, token, parent in zip(nodes, tokens, parents, strict=True):
-            paths[node] = (*paths.get(parent, ()), token)
-        self._top_tokens = held
-        try:
-            return plain(self, nodes, tokens, parents)
-        finally:
-            self._top_tokens = chosen
+        for node, row in zip(level, output.logits, strict=True):
+            paths[node] = (*paths.get(builder.parents[node], ()), builder.tokens[node])
+            trees[-1].append(Scored(paths[node], row.clone()))
+        return plain(self, builder, level, output, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GrowingSession, "_expand", noting)
+        patch.setattr(TreeDrafter, "_guesses", noting)
         yield trees
 
 

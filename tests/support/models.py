@@ -18,13 +18,12 @@ from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.trace import DecodeTrace
-from specllava.core.tree import ROOT_PARENT, DraftTree
-from specllava.decoding import Event, stream
-from specllava.lane import Lane
+from specllava.engine.pool import KVCaches
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.pair import Pair
-from specllava.runtime.kv_caches import KVCaches
-from specllava.runtime.prompt import Prompt
+from specllava.prompt.prompt import Prompt
+from specllava.spec_decode.loop import Event, Lane, stream
+from specllava.tree import ROOT_PARENT, DraftTree
 
 DraftKind = Literal["bad", "mixed", "perfect"]
 KINDS: tuple[DraftKind, ...] = ("bad", "mixed", "perfect")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.visitors.visitor import Handlers
+from support.visitor import Handlers
 
 
 @dataclass(frozen=True, slots=True)

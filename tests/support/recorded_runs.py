@@ -23,12 +23,12 @@ def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTra
     from recipes.toy.draw import draw_scene
     from recipes.toy.scene import sample_scene
     from specllava.core.config import DecodingConfig
-    from specllava.core.trace_fields import without_retired
-    from specllava.lane import lane_of
+    from specllava.spec_decode.loop import Lane
+    from specllava.trace_fields import without_retired
 
     picture = None if prompt["scene"] is None else draw_scene(sample_scene(prompt["scene"], prompt["split"]), SIDE)
     chosen = DecodingConfig(**without_retired("DecodingConfig", config))
-    return pair.run(lane_of(chosen, pair.prompt(picture, prompt["messages"])))
+    return pair.run(Lane.of(chosen, pair.prompt(picture, prompt["messages"])))
 
 
 def outcome(trace: bytes) -> dict[str, Any]:

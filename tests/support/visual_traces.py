@@ -29,9 +29,9 @@ from specllava.core.trace import (
     TargetView,
     Verification,
 )
-from specllava.core.tree import DraftTree, Pruned
-from specllava.decoding import clip
 from specllava.models.media.images import Pictures, open_media
+from specllava.spec_decode.loop import clip
+from specllava.tree import DraftTree, Pruned
 from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 
@@ -221,7 +221,7 @@ def retexted(trace: DecodeTrace, texts: dict[int, str]) -> DecodeTrace:
 
 @dataclass(frozen=True)
 class FakeEvent:
-    """What a race yields: the same fields as ``specllava.decoding.RaceEvent``, plus the whole run it belongs to."""
+    """What a race yields: the fields of a ``RaceEvent``, plus the whole run it belongs to."""
 
     lane: str
     item: Prefill | StepTrace

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import plotly.graph_objects as go
 
-from specllava.core.growth.rules import RULE_INFOS
 from specllava.core.metrics import acceptance_by_depth
 from specllava.core.trace import DecodeTrace
 from specllava.findings.sweep import Point, Sweep
@@ -21,6 +21,13 @@ UNITS: Final = {"entropy_threshold": " nats", "max_branches": " branches", "dept
 UNITS_OF_ONE: Final = {" nats": " nat", " branches": " branch", " levels": " level", " nodes": " node"}
 TAU, WORTH = "tokens per target pass (τ)", "times as fast as the target alone"  # axes
 COLOURS: Final = ("#4c78a8", "#e4572e", "#54a24b", "#b279a2", "#9d755d", "#72b7b2", "#f58518")  # of drafters
+RULE_MARKERS: Final = MappingProxyType({
+    "entropy": {"color": "#0072B2", "symbol": "circle"},
+    "chain": {"color": "#D55E00", "symbol": "square"},
+    "fixed": {"color": "#009E73", "symbol": "diamond"},
+    "topk": {"color": "#CC79A7", "symbol": "triangle-up"},
+    "sequoia": {"color": "#56B4E9", "symbol": "x"},
+})  # fmt: skip
 SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
 DEEPEST: Final = 8  # levels in the chart of acceptance: below them few guesses are judged
 SHOWN: Final = 3  # levels in the table
@@ -41,9 +48,9 @@ def rules_chart(found: Sweep) -> Chart:
         for number, point in enumerate(ordered)
     }
     for point in found.points:
-        current, info, name = point.value == found.current, RULE_INFOS[str(point.value)], _name(found, point)
+        current, name = point.value == found.current, _name(found, point)
         marker = {
-            "symbol": info.symbol, "size": 16 if current else 13, "color": info.colour, "opacity": 1,
+            **RULE_MARKERS[str(point.value)], "size": 16 if current else 13, "opacity": 1,
             "line": {"width": 3 if current else 0, "color": "#f0b400"},
         }  # fmt: skip
         _add_point(figure, point, name, marker, mode="markers+text", text=[name], textposition=positions[point.value])

@@ -16,12 +16,19 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import DecodingConfig, Usual, few_errors, one_line, options_read, short
-from specllava.core.growth.rules import RULE_INFOS
-from specllava.core.growth.rules.chain import CHAIN_OPTIONS
-from specllava.core.growth.rules.topk import eagle2_tree
+from specllava.core.config import (
+    CHAIN_OPTIONS,
+    DRAFTER_CHOICES,
+    RULE_CHOICES,
+    DecodingConfig,
+    Usual,
+    eagle2_tree,
+    few_errors,
+    one_line,
+    options_read,
+    short,
+)
 from specllava.core.limits import Limits
-from specllava.drafters import DRAFTER_INFOS
 from visual.page.model_choice import DRAFT, OWN, DraftChoices, read_draft
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary
@@ -33,8 +40,8 @@ MOUNT: Final = """
 loaded.then(({ settings }) => settings.mount({ element, props, watch, server }));
 """
 CHOICES: Final = {
-    "drafter": {name: info.help for name, info in DRAFTER_INFOS.items()},
-    "rule": {name: info.help for name, info in RULE_INFOS.items()},
+    "drafter": {name: choice.help for name, choice in DRAFTER_CHOICES.items()},
+    "rule": {name: choice.help for name, choice in RULE_CHOICES.items()},
     "children": {"best": "the draft's best", "drawn": "drawn from the draft without replacement"},
 }
 COUNTS: Final = {  # by option that is a number: the limit that holds for it
@@ -222,9 +229,8 @@ def _drafter(settings: Settings) -> Any:
 
 def _tree_options() -> set[str]:
     """Return the options of drafters and rules; of the others, how tokens are chosen is one of the answer's."""
-    drafters = (name for info in DRAFTER_INFOS.values() for name in info.options)
-    rules = (name for info in RULE_INFOS.values() for name in info.options)
-    return {"drafter", *drafters, *rules} - {"children"}
+    choices = (*DRAFTER_CHOICES.values(), *RULE_CHOICES.values())
+    return {"drafter", *(name for choice in choices for name in choice.options)} - {"children"}
 
 
 def _drafter_option(drafts: DraftChoices) -> dict[str, Any]:

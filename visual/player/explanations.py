@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from specllava.core.metrics import JudgedNode, judged_nodes
 from specllava.core.trace import DecodeTrace, StepTrace
-from specllava.core.tree import Pruned
+from specllava.tree import Pruned
 from visual.figures.labels import END_MARK, counted, even_choices, token_label
 from visual.figures.reasons import Reason, reasons
 from visual.player.whole_words import path_text, word_after, word_at

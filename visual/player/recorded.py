@@ -15,12 +15,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from specllava.core.config import DecodingConfig, short
-from specllava.core.growth.rules import RULE_INFOS
+from specllava.core.config import RULE_CHOICES, DecodingConfig, short
 from specllava.core.limits import highest
 from specllava.core.race_file import NamedTrace
 from specllava.core.trace import DecodeTrace, read_trace
-from specllava.core.trace_fields import parse_json
+from specllava.trace_fields import parse_json
 from visual.figures.labels import strip_bidi
 from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
 
@@ -267,9 +266,9 @@ def _name_filled(lanes: Mapping[str, Any]) -> str:
 
 def _of_other_rules(rule: str | None) -> set[str]:
     """Return the options that only other rules read; none if the rule is not known here."""
-    if rule is None or rule not in RULE_INFOS:
+    if rule is None or rule not in RULE_CHOICES:
         return set()
-    return {name for info in RULE_INFOS.values() for name in info.options} - {*RULE_INFOS[rule].options}
+    return {name for choice in RULE_CHOICES.values() for name in choice.options} - {*RULE_CHOICES[rule].options}
 
 
 def _picture_beside(path: Path, named: str) -> Path | None:

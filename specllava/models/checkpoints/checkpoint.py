@@ -32,7 +32,10 @@ from transformers.utils import logging as transformers_logging
 
 from specllava.core.errors import is_panic
 from specllava.models.checkpoints.checkpoint_files import (
+    INDEX,
     MOST_BYTES,
+    PICKLED,
+    SINGLE,
     WEIGHED,
     CheckpointError,
     check_content,
@@ -41,7 +44,6 @@ from specllava.models.checkpoints.checkpoint_files import (
     read_object,
     tensor_types,
 )
-from specllava.models.checkpoints.hub_cache import INDEX, PICKLED, SINGLE
 from specllava.models.checkpoints.tokens import count_prefix_tokens
 
 Source = str | Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 import torch
@@ -35,8 +36,8 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
     """Refuse a decoder whose tree passes would not be lossless.
 
     Raises:
-        ValueError: a layer that keeps a recurrent state or attends in chunks, or rotary angles that change
-            within an answer.
+        ValueError: a layer that keeps a recurrent state or attends in chunks, a kernel without masks, or rotary
+            angles that change within an answer.
     """
     others = sorted(set(layer_types(config)) - {FULL, SLIDING})
     if others:
@@ -51,6 +52,9 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
             f"{name} has a {config.model_type} decoder, whose KV cache holds latent vectors (kv_lora_rank): trees are"
             " verified over keys and values of each head alone"
         )
+    kernel = getattr(config, "_attn_implementation", None)
+    if kernel not in (None, "sdpa", "eager"):
+        raise ValueError(f'{name}: {kernel} takes no tree masks: load the model with attn_implementation="sdpa"')
     rope: Any = getattr(config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
     if "longrope" in kinds:
@@ -117,3 +121,10 @@ def parse_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name} is not there: {torch.cuda.device_count()} GPUs are available")
     return device
+
+
+def now(device: torch.device) -> float:
+    """Return wall-clock seconds after all work given to a device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,7 +1,7 @@
 """A draft's layers with fewer, larger products: the time of a small layer is mostly calls, not arithmetic.
 
 Only drafts are fused. Their numbers decide the guesses, never the answer, so their last bits may differ; the target
-keeps its modules and their bits (``runtime/llama_layer.py``).
+keeps its modules and their bits (``engine/llama_layers.py``).
 """
 
 from __future__ import annotations

@@ -22,14 +22,7 @@ from transformers import (
     SmolVLMForConditionalGeneration,
 )
 
-from specllava.models.families.interface import (
-    Family,
-    ImageFeatures,
-    Picture,
-    ProcessedPrompt,
-    split_tiles,
-    square,
-)
+from specllava.models.families.interface import Family, ImageFeatures, Picture, ProcessedPrompt, split_tiles, square
 from specllava.models.families.processors import InternVLProcessorPil, LlavaOnevisionProcessorPil
 
 
@@ -71,12 +64,11 @@ class LlavaOnevision(Plain):
         return square(config, processor) | {"num_image_tokens": tokens}
 
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
-        several = prompt.inputs["batch_num_images"].clamp(max=2)  # features do not depend on how many others there are
-        pixels, shown = prompt.inputs["pixel_values"].split(1), prompt.inputs["image_sizes"].split(1)
-        return [
-            {"pixel_values": tiles, "image_sizes": size, "batch_num_images": several}
-            for tiles, size in zip(pixels, shown, strict=True)
-        ]
+        counts = prompt.inputs["batch_num_images"]
+        several = counts.repeat_interleave(counts).clamp(max=2)  # features do not depend on how many others there are
+        names = "pixel_values", "image_sizes", "batch_num_images"
+        read = prompt.inputs["pixel_values"], prompt.inputs["image_sizes"], several
+        return [dict(zip(names, own, strict=True)) for own in zip(*(one.split(1) for one in read), strict=True)]
 
 
 class InternVL(Plain):

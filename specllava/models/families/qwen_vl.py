@@ -21,13 +21,7 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
 )
 
-from specllava.models.families.interface import (
-    Family,
-    GridFeatures,
-    ImageFeatures,
-    Picture,
-    ProcessedPrompt,
-)
+from specllava.models.families.interface import Family, GridFeatures, ImageFeatures, Picture, ProcessedPrompt
 from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil
 
 

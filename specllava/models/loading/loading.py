@@ -54,12 +54,14 @@ class LoadedTarget:
 
     Args:
         context: tokens of prompt and answer that it takes: as many as requested, or as fit the memory.
+        packed: there is memory for a packed copy of its weights.
     """
 
     name: str
     model: PreTrainedModel
     processor: ProcessorMixin
     context: int
+    packed: bool
 
 
 def load_target(
@@ -94,7 +96,7 @@ def load_target(
     small = None if draft is None else _draft_build(Checkpoint.at(draft), config)
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
-    context, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
+    taken, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
     tell(line)
     processor = family.read_processor(checkpoint)
     if options.chat_template is not None:
@@ -109,7 +111,7 @@ def load_target(
         eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
     except ValueError as error:
         raise ValueError(f"{checkpoint.name_or_path}: {error}") from error
-    return LoadedTarget(checkpoint.name, model, processor, context)
+    return LoadedTarget(checkpoint.name, model, processor, taken.context, taken.packed > 0)
 
 
 def _check_no_draft(checkpoint: Checkpoint) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -35,6 +35,7 @@ class ModelSize:
         layers, kv_heads, head_dim: of its KV cache.
         linear: weights of the decoder's linear layers, which a quantised target stores in fewer bits.
         states: numbers of the target's states that are held for each of its columns, where a draft reads them.
+        own_states: numbers of its own states in a column of a draft that reads those of the target.
     """
 
     weights: int
@@ -43,11 +44,12 @@ class ModelSize:
     head_dim: int
     linear: int = 0
     states: int = 0
+    own_states: int = 0
 
     @property
     def column(self) -> int:
-        """Numbers in one column of its KV cache: the keys and values of a token."""
-        return 2 * self.layers * self.kv_heads * self.head_dim
+        """Numbers in one column of its KV cache: the keys and values of a token, and its own states."""
+        return 2 * self.layers * self.kv_heads * self.head_dim + self.own_states
 
     def weight_bytes(self, itemsize: int, linear_itemsize: float | None = None) -> float:
         """Count the bytes of the weights.
@@ -67,6 +69,7 @@ class Estimate:
         caches: keys and values of both models, and the target's states if the draft reads them. They have columns for
             ``context`` tokens and a tree of the default options, which a dialogue may take; a single answer takes less.
         column: bytes of them for one more token.
+        packed: a second copy of the target's weights, in the layout of a CPU's fastest products.
     """
 
     target: float
@@ -74,10 +77,16 @@ class Estimate:
     caches: float
     context: int
     column: int
+    packed: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.target + self.draft + self.caches
+        return self.target + self.draft + self.caches + self.packed
+
+    def with_packed(self, free: int) -> Estimate:
+        """Count packed weights too, at most as many bytes again, where all of it takes half of ``free`` at most."""
+        more = replace(self, packed=self.target)
+        return more if more.total <= free / 2 else self
 
     def room(self, free: float) -> int:
         """Return how many tokens of context fit into ``free`` bytes; below zero if not even the weights do."""
@@ -87,6 +96,7 @@ class Estimate:
         return (
             f"{self.total / GB:.2f} GB of memory: target {self.target / GB:.2f}, draft {self.draft / GB:.2f},"
             f" caches for {self.context} tokens {self.caches / GB:.2f}"
+            + (f", packed weights {self.packed / GB:.2f}" if self.packed else "")
         )
 
 
@@ -100,10 +110,10 @@ def pair_memory(
         linear_itemsize: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
     """
     tree = DecodingConfig()
-    columns = tree.target_columns(context)
+    columns = tree.target_slots(context)
     caches, column = columns * target.column, target.column
     if draft is not None:
-        caches += tree.draft_columns(context) * draft.column + columns * draft.states
+        caches += tree.draft_slots(context) * draft.column + columns * draft.states
         column += draft.column + draft.states
     return Estimate(
         target=target.weight_bytes(itemsize, linear_itemsize),
@@ -135,12 +145,12 @@ class Published:
 
 def _eagle(weights: int, kv_heads: int, hidden: int, vocabulary: int) -> Published:
     """Build a draft of one layer that reads the target's last state, with a copy of its embeddings in the files."""
-    return Published(ModelSize(weights, 1, kv_heads, 128, states=hidden), copied=vocabulary * hidden)
+    return Published(ModelSize(weights, 1, kv_heads, 128, states=hidden, own_states=hidden), copied=vocabulary * hidden)
 
 
 def _eagle3(weights: int, kv_heads: int, hidden: int) -> Published:
     """Build a draft of one layer that reads three of the target's states."""
-    return Published(ModelSize(weights, 1, kv_heads, 128, states=3 * hidden))
+    return Published(ModelSize(weights, 1, kv_heads, 128, states=3 * hidden, own_states=hidden))
 
 
 PUBLISHED: Final[Mapping[str, Published]] = {

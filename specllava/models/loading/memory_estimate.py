@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import get_ident
 from typing import Final
 
@@ -58,6 +59,7 @@ def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize
         head_dim=head_dim,
         linear=sum(module.weight.numel() for module in decoder_weights(model)),
         states=state_numbers(config),
+        own_states=config.hidden_size if isinstance(config, FeatureDraftConfig) else 0,
     )
 
 
@@ -106,8 +108,10 @@ def state_numbers(draft: PretrainedConfig) -> int:
 
 def check_memory(
     name: str, needed: Estimate, device: torch.device, spread: bool, shorten: bool = False
-) -> tuple[int, str]:
-    """Check that an estimate fits. Return the tokens of context, and a line with the memory needed and free.
+) -> tuple[Estimate, str]:
+    """Check that an estimate fits. Return it as it is taken, and a line with the memory needed and free.
+
+    On a CPU packed weights are counted too, where they fit.
 
     Args:
         shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
@@ -116,12 +120,15 @@ def check_memory(
         ValueError: more is needed than is free.
     """
     free = free_bytes(device, spread)
+    if device.type == "cpu" and not spread:
+        needed = needed.with_packed(free)
     where = "all devices" if spread else str(device)
     line = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
     if needed.total <= free:
-        return needed.context, line
+        return needed, line
     room = needed.room(free)
     if shorten and room >= ENOUGH:
-        return room, f"{line}, which is enough for {room}: prompt and answer have as many at most"
+        line = f"{line}, which is enough for {room}: prompt and answer have as many at most"
+        return replace(needed, context=room), line
     shorter = f"--context {room}, " if room >= SHORTEST else ""
     raise ValueError(f"{line}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")

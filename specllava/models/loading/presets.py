@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from specllava.core.config import eagle2_tree
 from specllava.core.files import cached, shipped
-from specllava.core.growth.rules.topk import eagle2_tree
 from specllava.models.drafts.draft_reading import DraftReading
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Prompts: token ids with image slots, and the features of the pictures in them."""

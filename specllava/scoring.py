@@ -1,0 +1,85 @@
+"""Scoring of models on a given answer: teacher-forced passes, no decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specllava.engine.decoders import Batch, prompt_entries
+from specllava.engine.engine import Engine
+from specllava.findings.ablation import DraftScores
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.prompt.prompt import Prompt
+
+
+@torch.inference_mode()
+def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) -> Tensor:
+    """Return log-probabilities ``[answer, vocab]`` in float64: row ``i`` predicts token ``i`` from all tokens before.
+
+    Raises:
+        ValueError: an empty answer.
+    """
+    _check_answer(answer)
+    engine = Engine.of(model, prompt.length + len(answer))
+    rows = [engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits[None]]
+    if len(answer) > 1:
+        rows.append(engine.forward(Batch(answer[:-1])).logits)
+    return torch.log_softmax(torch.cat(rows).double(), dim=-1)
+
+
+@torch.inference_mode()
+def draft_log_probs(
+    target: PreTrainedModel, draft: PreTrainedModel, prompt: Prompt, answer: Sequence[int]
+) -> Tensor:
+    """Return a draft's log-probabilities as :func:`teacher_forced_log_probs` does, whatever the draft reads.
+
+    One that reads the target's states is given the true ones of prompt and answer.
+
+    Raises:
+        ValueError: an empty answer, or a prompt of its own for a draft that reads the target's states.
+    """
+    if not isinstance(draft, FeatureDraft):
+        return teacher_forced_log_probs(draft, prompt.draft_prompt or prompt, answer)
+    _check_answer(answer)
+    length = prompt.length + len(answer)
+    engine, reader = Engine.of(target, length, tuple(draft.config.state_layers)), Engine.of(draft, length)
+    known = engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).states
+    assert known is not None
+    reader.prefill_entries(*prompt_entries(draft, target, prompt, known))
+    first = reader.cache.length - 1
+    if len(answer) > 1:
+        states = engine.forward(Batch(answer[:-1])).states
+        assert states is not None
+        reader.forward(Batch(answer[:-1], states=torch.cat([known[-1:], states[:-1]])))
+    own = reader.cache.states_from(first)
+    assert own is not None
+    return torch.log_softmax(draft.logits(own).double(), dim=-1)
+
+
+def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftScores:
+    """Score a draft on an answer, from both models' log-probabilities ``[answer, vocab]``.
+
+    Of a draft that cannot guess every token (its log-probability is -inf), the divergence is over those that it can.
+    """
+    reach = ~draft.isneginf()
+    if not bool(reach.all()):
+        target = torch.log_softmax(target.masked_fill(~reach, -torch.inf), dim=-1)
+    target_probs = target.exp()
+    entropies = torch.special.entr(draft.exp()).sum(-1)
+    tokens = torch.tensor(list(answer), device=draft.device)
+    # A token of target probability 0 adds nothing, even where the draft's is 0 too.
+    divergences = torch.where(target_probs > 0, target_probs * (target - draft), 0.0).sum(-1)
+    return DraftScores(
+        entropies=tuple(entropies.tolist()),
+        probs=tuple(draft.gather(-1, tokens[:, None])[:, 0].exp().tolist()),
+        guesses=tuple(draft.argmax(-1).tolist()),
+        divergences=tuple(divergences.clamp_min(0.0).tolist()),  # rounding may leave it a hair below
+    )
+
+
+def _check_answer(answer: Sequence[int]) -> None:
+    if not answer:
+        raise ValueError("there is no answer to read: it has 0 tokens")

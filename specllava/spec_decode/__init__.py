@@ -1,0 +1,1 @@
+"""Speculative decoding: drafters, tree growth, verification, the decode loop."""

@@ -1,0 +1,246 @@
+"""Growth of a draft tree level by level; the draft model is only reached through ``expand``. No torch.
+
+The loop is one for all rules. A ``GrowthRule`` decides how many children a node gets, which
+nodes of a level are expanded next, and which nodes the target verifies.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from specllava.core.config import MAX_GUESSES, short
+from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree, Pruned
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The draft's next-token distribution after one node, as far as growth needs it.
+
+    Args:
+        tokens: most likely tokens, best first; drawn ones where children are drawn. There may be fewer than
+            ``max_children``, even none, where tokens are forbidden.
+        log_probs: their log-probabilities in nats.
+        entropy: of the whole distribution, in nats.
+    """
+
+    tokens: Sequence[int]
+    log_probs: Sequence[float]
+    entropy: float
+
+
+@dataclass(slots=True)
+class TreeBuilder:
+    """A tree under construction; node 0 is the root.
+
+    ``scores`` are cumulative log-probabilities in nats, ``ranks`` positions among siblings, 0 for the draft's best.
+    """
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [ROOT_PARENT])
+    ranks: list[int] = field(default_factory=lambda: [0])
+    log_probs: list[float] = field(default_factory=lambda: [0.0])
+    scores: list[float] = field(default_factory=lambda: [0.0])
+    entropies: list[float | None] = field(default_factory=lambda: [None])
+
+    def add(self, token: int, parent: int, rank: int, log_prob: float) -> int:
+        """Add the child number ``rank`` of ``parent``; return its node id."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.ranks.append(rank)
+        self.log_probs.append(log_prob)
+        self.scores.append(self.scores[parent] + log_prob)
+        self.entropies.append(None)
+        return len(self.tokens) - 1
+
+
+class GrowthRule(ABC):
+    """Interface of a tree rule: which nodes get children, when growth stops, what the target verifies; one per answer.
+
+    The limits of ``DecodingConfig`` bind every rule, and ``grow`` refuses what exceeds them. A tree has ``depth``
+    levels, ``nodes`` guesses and ``max(depth * width, nodes)`` expanded nodes at most.
+    """
+
+    drawable: bool = False
+    """Its trees do not depend on which tokens are guessed, so children may be drawn from the draft."""
+
+    @property
+    def name(self) -> str:
+        """Name in a trace."""
+        return type(self).__name__
+
+    @property
+    @abstractmethod
+    def max_children(self) -> int:
+        """The largest number of children that the rule may ask for."""
+
+    @abstractmethod
+    def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
+        """Return the number of children of ``node``, after which the draft expects ``top``."""
+
+    @abstractmethod
+    def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
+        """Return the nodes of the newest level to expand next; none ends the growth."""
+
+    @abstractmethod
+    def select(self, builder: TreeBuilder) -> list[int]:
+        """Return the nodes for the target to verify, in growing order, without the root; parents before children."""
+
+    def update(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Learn that the target kept ``path`` (the root first) of the last tree; most rules learn nothing."""
+        return
+
+
+Number = TypeVar("Number", int, float)
+# Of a builder and a level's node ids in it: the top tokens after each of these nodes.
+Expand = Callable[[TreeBuilder, Sequence[int]], list[TopTokens]]
+
+
+@dataclass(frozen=True, slots=True)
+class GrownTree:
+    """A finished tree.
+
+    Args:
+        builder_ids: of each node of the tree, its id in the builder, as ``expand`` was given it.
+        pruned: guesses below nodes of the tree that are not in it, the likeliest first, :data:`MAX_PRUNED` at most.
+    """
+
+    tree: DraftTree
+    builder_ids: list[int]
+    pruned: tuple[Pruned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthLimits:
+    """Bounds that every rule must keep.
+
+    Args:
+        nodes: drafted tokens that the target verifies.
+        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has columns.
+    """
+
+    depth: int
+    nodes: int
+    expanded_nodes: int
+
+
+def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
+    """Grow a tree below ``root``.
+
+    Args:
+        expand: called once per level with the builder and the ids of nodes whose parents were expanded before.
+
+    Raises:
+        ValueError: the rule breaks ``limits``, returns what is no integer, expands what is no node of the level, or
+            selects a child without its parent; one line that names the rule.
+    """
+    builder, most, frontier, expanded = TreeBuilder([root]), max_children(rule), [0], 0
+    for _ in range(limits.depth):
+        level: list[int] = []
+        for node, top in zip(frontier, expand(builder, frontier), strict=True):
+            builder.entropies[node] = top.entropy
+            count = rule.num_children(builder, node, top)
+            if type(count) is not int:
+                (count,) = numbers((count,), f"the rule {rule.name} wants num_children", int)
+            if not 0 <= count <= most:
+                raise ValueError(f"the rule {rule.name} wants {count} children of one node: 0 to max_children, {most}")
+            best = zip(top.tokens[:count], top.log_probs[:count], strict=True)
+            level += [builder.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]
+        frontier = _next_frontier(builder, rule, level, expanded, limits)
+        if not frontier:
+            break
+        expanded += len(frontier)
+    return _select_tree(builder, rule, limits)
+
+
+def max_children(rule: GrowthRule) -> int:
+    """Return the largest number of children that a rule may ask for, as a plain integer.
+
+    Raises:
+        ValueError: no integer from 0 to the guesses of the largest tree; one line that names the rule.
+    """
+    (most,) = numbers((rule.max_children,), f"the rule {rule.name} has max_children", int)
+    if not 0 <= most <= MAX_GUESSES:
+        raise ValueError(f"the rule {rule.name} has max_children {most}: 0 to {MAX_GUESSES} are allowed")
+    return most
+
+
+def _next_frontier(
+    builder: TreeBuilder, rule: GrowthRule, level: Sequence[int], expanded: int, limits: GrowthLimits
+) -> list[int]:
+    """Return the nodes of a level that the rule expands, where ``expanded`` nodes of the tree were before."""
+    about = f"the rule {rule.name} expands"
+    nodes = listed(rule.frontier(builder, level), about)
+    if (total := expanded + len(nodes)) > (most := limits.expanded_nodes):
+        raise ValueError(f"{about} {total} nodes of one tree, at most {most} are allowed: raise width, depth or nodes")
+    frontier = numbers(nodes, about, int)
+    if len(set(frontier)) < len(frontier) or not set(frontier) <= set(level):
+        raise ValueError(f"{about} {frontier[:8]}: not different nodes of the level")
+    return frontier
+
+
+def _select_tree(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
+    """Build the tree of the nodes that the rule selects (EAGLE-2: re-ranking), and list those that it prunes."""
+    size, about = len(builder.tokens), f"the rule {rule.name} selects"
+    nodes = listed(rule.select(builder), about) if size > 1 else ()
+    if len(nodes) > limits.nodes:
+        raise ValueError(f"{about} {len(nodes)} nodes, at most {limits.nodes} are allowed")
+    selected = numbers(nodes, about, int)
+    index = {ROOT_PARENT: ROOT_PARENT, 0: 0}  # of each selected node, its number in the tree
+    for number, node in enumerate(selected, start=1):
+        if node in index or not 0 < node < size:
+            raise ValueError(f"{about} {selected[:8]}: not different nodes from 1 to {size - 1}")
+        if builder.parents[node] not in index:
+            raise ValueError(f"{about} node {node} without its parent {builder.parents[node]} before it")
+        index[node] = number
+    kept = [0, *selected]
+    tree = DraftTree(
+        tokens=tuple(builder.tokens[node] for node in kept),
+        parents=tuple(index[builder.parents[node]] for node in kept),
+        log_probs=tuple(round(builder.log_probs[node], 7) for node in kept),
+        entropies=tuple(None if (e := builder.entropies[node]) is None else round(e, 7) for node in kept),
+    )
+    dropped = [node for node in range(1, len(builder.tokens)) if node not in index and builder.parents[node] in index]
+    likeliest = heapq.nlargest(MAX_PRUNED, dropped, key=lambda node: builder.scores[node])
+    pruned = (Pruned(index[builder.parents[n]], builder.tokens[n], round(builder.log_probs[n], 7)) for n in likeliest)
+    return GrownTree(tree, kept, tuple(pruned))
+
+
+def listed(values: Any, about: str) -> Sequence[Any]:
+    """Return a sequence as it is, and an array as a list.
+
+    Args:
+        about: begins a refusal, such as ``the rule X selects``.
+
+    Raises:
+        ValueError: another value, such as a generator, which need not end; one line.
+    """
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
+        return plain
+    raise ValueError(f"{about} {short(values)}, not a list")
+
+
+def numbers(values: Any, about: str, kind: type[Number]) -> list[Number]:
+    """Return integers or finite numbers in any form, such as NumPy's or tensors of one element, as plain ones.
+
+    Raises:
+        ValueError: no list, as :func:`listed`; a truth value, or no such number; one line.
+    """
+    return [value if type(value) is int is kind else _number(value, about, kind) for value in listed(values, about)]
+
+
+def _number(value: Any, about: str, kind: type[Number]) -> Number:
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+        number = float(plain) if kind is float else operator.index(plain)
+        if not isinstance(plain, bool | str | bytes) and (kind is int or math.isfinite(number)):
+            return kind(number)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # such as a tensor of several elements
+        pass
+    raise ValueError(f"{about} {short(value)}, not {'an integer' if kind is int else 'a finite number'}")

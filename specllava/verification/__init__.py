@@ -1,1 +1,0 @@
-"""Verification of drafted tokens: greedy and by sampling, and the target's view of a tree."""

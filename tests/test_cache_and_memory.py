@@ -1,0 +1,577 @@
+"""KV caches hold what decoding one token after the other would have left, however little of it is read anew.
+
+Oracles: whole passes of transformers' own modules, and a fresh pair that reads the whole dialogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import chats, models
+from support.amount import sample
+from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, common
+from support.models import DraftKind
+from test_bad_input import complaint
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from benchmarks.identity import FORMATS, Runner
+from recipes.toy.draw import draw_scene
+from recipes.toy.scene import sample_scene
+from specllava.chat import Chat, Turn
+from specllava.core.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
+from specllava.core.metrics import summarise
+from specllava.core.trace import DecodeTrace
+from specllava.engine.decoders import Batch, prompt_entries
+from specllava.engine.engine import Engine
+from specllava.engine.pool import KVCaches
+from specllava.models.checkpoints.tokens import Detokenizer
+from specllava.models.families.llava import Llava
+from specllava.models.loading.memory_estimate import estimate
+from specllava.pair import Pair
+from specllava.prompt.prompt import Prompt, with_prefix
+from specllava.prompt.prompt_builder import PromptBuilder
+from specllava.spec_decode.loop import Lane, Request
+from specllava.spec_decode.rejection_sampler import RejectionSampler
+from specllava.tree import DraftTree
+
+CAPACITY = 96
+LAYERS = (-1, 0, 2, 1)  # out of order; the last one is normed
+SIZES: dict[str, Any] = {
+    "vocab_size": models.RECIPE.vocabulary, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CAPACITY,
+}  # fmt: skip
+DECODERS = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config)}
+TEXT = tuple(range(3, 14))
+BEAM = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
+EAGLES = ("eagle", "vispec", "eagle3")
+
+
+def decoder(kind: str, seed: int) -> PreTrainedModel:
+    build, config = DECODERS[kind]
+    model = models.seeded(build, config(**SIZES), seed).double().eval()
+    for name, weight in model.named_parameters():
+        if weight.dim() == 1 and "norm" in name:
+            weight.data *= torch.linspace(0.5, 2.0, len(weight))  # a gain that tells normed states from others
+    return model
+
+
+def whole_pass(model: PreTrainedModel, ids: Sequence[int], **arguments: Any) -> tuple[Tensor, Tensor]:
+    """Logits ``[tokens, vocab]`` and states of :data:`LAYERS` by transformers' own forward without a cache."""
+    output = model(torch.tensor([[*ids]]), use_cache=False, output_hidden_states=True, **arguments)
+    return output.logits[0], torch.cat([output.hidden_states[layer][0] for layer in LAYERS], dim=-1)
+
+
+def close(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+def cached(engine: Engine, count: int | None = None) -> list[Tensor]:
+    """Keys and values of the first slots, by slab; of all that are in use without a number."""
+    shown = engine.cache.length if count is None else count
+    return [slab[..., :shown, :] for slab in engine.cache.slabs]
+
+
+# ------------------------------------------------------------------------------------------------ slots
+
+
+@pytest.mark.parametrize("guesses", [1, 5, 10, 12])
+@pytest.mark.parametrize("kind", DECODERS)
+@torch.inference_mode()
+def test_logits_and_states_of_a_tree_are_those_of_each_branch_alone(kind: str, guesses: int):
+    model = decoder(kind, guesses)
+    engine = Engine.of(model, CAPACITY, LAYERS)
+    read = engine.prefill(torch.tensor([TEXT]), None)
+    logits, states = whole_pass(model, TEXT)
+    close((read.logits, read.states), (logits[-1], states))
+    for seed in range(3):
+        tree = models.random_tree(seed, guesses)
+        output = engine.forward(Batch.of_tree(tree, len(TEXT)))
+        assert output.states is not None and output.states.shape == (len(tree), len(LAYERS) * 32)
+        for node in range(len(tree)):
+            alone = whole_pass(model, [*TEXT, *(tree.tokens[step] for step in tree.path(node))])
+            close((output.logits[node], output.states[node]), (alone[0][-1], alone[1][-1]))
+        engine.commit(len(TEXT), [])
+
+
+@given(seed=st.integers(0, 10_000), kind=st.sampled_from(tuple(DECODERS)), data=st.data())
+@settings(max_examples=25)
+@torch.inference_mode()
+def test_a_committed_branch_leaves_what_its_tokens_alone_would_have_left(seed: int, kind: str, data: st.DataObject):
+    """Over several steps: each tree stands on what the step before has kept, and storage never moves."""
+    engine, alone = (Engine.of(decoder(kind, 0), CAPACITY, LAYERS) for _ in range(2))
+    for one in (engine, alone):
+        one.prefill(torch.tensor([TEXT]), None)
+    storage = [slab.data_ptr() for slab in engine.cache.slabs]
+    for number in range(3):
+        tree, base = models.random_tree(seed + number), engine.cache.length
+        path = tree.path(data.draw(st.integers(0, len(tree) - 1)))
+        engine.forward(Batch.of_tree(tree, base))
+        states = engine.commit(base, path)
+        for node in path:
+            alone.forward(Batch([tree.tokens[node]]))
+        close(states, alone.cache.states_from(base))
+    assert storage == [slab.data_ptr() for slab in engine.cache.slabs]
+    assert (engine.cache.labels, engine.cache.positions) == (alone.cache.labels, alone.cache.positions)
+    close((cached(engine), engine.cache.states_from(0)), (cached(alone), alone.cache.states_from(0)))
+
+
+@torch.inference_mode()
+def test_a_chain_is_read_like_its_tokens_one_after_the_other_up_to_the_last_slot():
+    """The draft reads the last accepted leaf together with the next root."""
+    prompt = models.prompt(0)
+    together, apart = (Engine.of(models.target(), prompt.length + 4) for _ in range(2))
+    for engine in (together, apart):
+        engine.prefill(prompt.input_ids, prompt.features)
+    cache = together.cache
+    assert (cache.get_seq_length(), cache.get_mask_sizes(3)) == (prompt.length, (prompt.length + 3, 0))
+    alone = torch.cat([apart.forward(Batch([token])).logits for token in (5, 6, 7, 8)])
+    close(together.forward(Batch([5, 6])).logits, alone[:2])
+    close(together.forward(Batch([7, 8], last=1)).logits, alone[-1:])
+    full = f"the KV cache has {prompt.length + 4} slots, {prompt.length + 5} are needed"
+    assert complaint(lambda: together.forward(Batch([9]))) == full
+    for base, offsets in ((prompt.length, [0, 4]), (prompt.length + 3, [1])):
+        unwritten = f"slot {prompt.length + 4} was never written: {prompt.length + 4} are in use"
+        assert complaint(lambda base=base, offsets=offsets: together.commit(base, offsets)) == unwritten
+
+
+class Shifted(Llava):
+    """A family whose pictures take fewer or more positions than slots, as those with two-dimensional positions do."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor:
+        return torch.arange(input_ids.shape[1])[None] + self.offset
+
+
+@pytest.mark.parametrize("offset", [-3, 5])
+@pytest.mark.parametrize("kind", DECODERS)
+@torch.inference_mode()
+def test_passes_go_on_with_the_offset_of_the_family(kind: str, offset: int):
+    """A prompt with other positions than its passes would rotate keys and queries apart."""
+    model, tree = decoder(kind, 0), models.random_tree(1)
+    engine = Engine.of(model, CAPACITY, LAYERS)
+    engine.decoder.family = Shifted(offset)
+    engine.prefill(torch.tensor([TEXT]), None)
+    states = engine.forward(Batch.of_tree(tree, len(TEXT))).states.clone()
+    engine.commit(len(TEXT), [0])
+    last = engine.forward(Batch([9])).states
+    branches = [[tree.tokens[step] for step in tree.path(node)] for node in range(len(tree))]
+    for branch, state in zip([*branches, [tree.tokens[0], 9]], [*states, last[0]], strict=True):
+        ids = [*TEXT, *branch]
+        close(state, whole_pass(model, ids, position_ids=torch.arange(offset, offset + len(ids))[None])[1][-1])
+
+
+# ------------------------------------------------------------------------------------------------ prompts
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.sampled_from([(), (0,), (1,), (0, 1), (1, 0), (0, 0)]))
+@settings(max_examples=15)
+@torch.inference_mode()
+def test_reading_the_rest_is_reading_the_whole(length: int, other: int, shown: Shown):
+    """Logits, states and caches, after cuts anywhere: in the text, before a picture, before the last token."""
+    pair, text = models.pair(None), "the cat sat on a red mat in the sun and " * 5
+    first, second = (
+        chats.prompt_of(pair, (0, 1), text[: length + 1] + "!"),
+        chats.prompt_of(pair, shown, text[: other + 1]),
+    )
+    used, fresh = (Engine.of(pair.target, 400, (1, -1)) for _ in range(2))
+    used.prefill(first.input_ids, first.features, first.image_keys)
+    used.forward(Batch([5, 6, 7]))
+    rest, whole = (one.prefill(second.input_ids, second.features, second.image_keys) for one in (used, fresh))
+    output = pair.target(input_ids=second.input_ids, **second.image_inputs, use_cache=False, output_hidden_states=True)
+    states = torch.cat([output.hidden_states[layer][0] for layer in (1, -1)], dim=-1)
+    close((rest.logits, rest.states), (output.logits[0, -1], states))
+    assert (whole.reused, used.cache.length, used.cache.labels) == (0, second.length, fresh.cache.labels)
+    close(cached(used), cached(fresh))
+    slots = (second.input_ids[0, : rest.reused] == pair.target.config.image_token_id).sum()
+    assert slots % models.RECIPE.image_tokens == 0 and rest.reused <= second.length - 1
+
+
+@torch.inference_mode()
+def test_a_cached_prompt_needs_one_slot_and_one_that_ends_in_a_picture_the_picture():
+    pair, prompt = models.pair(None), models.prompt(0)
+    engine, fresh = Engine.of(pair.target, 200), Engine.of(pair.target, 200)
+    slots = (prompt.input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
+    assert [
+        engine.prefill(ids, prompt.features, prompt.image_keys).reused
+        for ids in (prompt.input_ids, prompt.input_ids, prompt.input_ids[:, : slots[-1] + 1])
+    ] == [0, prompt.length - 1, slots[0]]
+    nameless = [fresh.prefill(prompt.input_ids, prompt.features).reused for _ in range(2)]
+    assert nameless == [0, slots[0]]
+
+
+@pytest.mark.parametrize("shown", [((0,), (1,)), ((0, 1), (0, 2)), ((0, 1), (1, 0)), ((0,), (0, 1))])
+def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tuple[Shown, Shown]):
+    pair = models.pair("perfect")
+    caches, prompts = KVCaches(pair.engines), [chats.prompt_of(pair, pictures) for pictures in shown]
+    lanes = [Lane("x", SHORT, prompt) for prompt in prompts]
+    first, second = (pair.collect(lane, models.events(pair, lane.prompt, SHORT, caches)) for lane in lanes)
+    marker = (prompts[1].input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
+    same = common(list(shown[0]), list(shown[1]))
+    assert first.prefill.reused_tokens == 0
+    assert second.prefill.reused_tokens == marker[same * models.RECIPE.image_tokens]
+    assert second.token_ids == models.decode(pair, prompts[1], ALONE).token_ids
+
+
+def test_caches_serve_one_answer_at_a_time_grow_for_larger_trees_and_forget_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pair, prompt, larger = models.pair("mixed"), models.prompt(0), replace(SHORT, nodes=40)
+    caches = KVCaches(pair.engines)
+    one = models.events(pair, prompt, SHORT, caches)
+    assert next(one).reused_tokens == 0
+    assert "serve another answer" in complaint(lambda: next(models.events(pair, prompt, SHORT, caches)))
+    one.close()
+    for config in (SHORT, larger, larger, SHORT):
+        assert next(models.events(pair, prompt, config, caches)).reused_tokens == prompt.length - 1
+    assert caches.target(0).cache.capacity == pair.context + larger.nodes + 1
+    plain = RejectionSampler.verify
+
+    def torn(sampler: RejectionSampler, tree: DraftTree, *rest: Any) -> Any:
+        if len(tree) > 1:  # the cache holds a whole tree, whose slots are no text
+            raise TypeError("torn")
+        return plain(sampler, tree, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RejectionSampler, "verify", torn)
+        with pytest.raises(TypeError, match="torn"):
+            list(models.events(pair, prompt, SHORT, caches))
+    assert next(models.events(pair, prompt, SHORT, caches)).reused_tokens == 0
+
+
+# ------------------------------------------------------------------------------------------------ chats
+
+
+def race(chat: Chat, text: str, shown: Shown = (), config: DecodingConfig = SHORT, turn: int | None = None) -> Turn:
+    """One turn as a race; both lanes give what the target alone gives of the whole dialogue, read anew."""
+    media = [models.picture(seed) for seed in shown] if shown or turn is None else None
+    for _ in chat.race(text, media, config, turn):
+        pass
+    check_last(chat)
+    last = chat.turns[-1]
+    assert (last.alone is None) == (config.drafter == "none")
+    if last.alone is not None:
+        assert last.alone.token_ids == last.trace.token_ids
+        assert last.alone.prefill.prompt_tokens == last.trace.prefill.prompt_tokens
+    return last
+
+
+def slot_labels(pair: Pair, prompt: Prompt) -> list[Any]:
+    """What slots hold once a prompt was read, worked out without the engine: tokens, and pictures' keys."""
+    marker, keys = pair.target.config.image_token_id, list(prompt.image_keys)
+    each = int((prompt.input_ids == marker).sum()) // max(1, len(keys))
+    slots = [key for key in keys for _ in range(each)]
+    return [slots.pop(0) if token == marker else token for token in prompt.input_ids[0].tolist()]
+
+
+SHOWN, DRAFTERS = st.sampled_from([(), (0,), (1,), (0, 1)]), st.sampled_from(tuple(DRAFTER_CHOICES))
+TURNS = st.lists(st.tuples(st.sampled_from(QUESTIONS), SHOWN, DRAFTERS, st.booleans()), min_size=2, max_size=3)
+
+
+@given(st.sampled_from(models.SEEDS), st.sampled_from(models.KINDS), TURNS, st.lists(models.configs(), min_size=3))
+@settings(max_examples=20)
+def test_every_turn_gives_what_the_target_alone_gives_of_the_whole_dialogue(
+    seed: int, kind: DraftKind, turns: list[tuple[str, Shown, DrafterName, bool]], configs: list[DecodingConfig]
+):
+    """As a race or in one lane, with other trees and drafters in every turn, so that caches grow in between."""
+    chat = Chat(models.pair(kind, seed))
+    for (text, shown, drafter, raced), config in zip(turns, configs, strict=False):
+        config = replace(config, drafter=drafter, max_new_tokens=min(10, config.max_new_tokens))
+        (race if raced else ask)(chat, text, shown, config)
+
+
+def test_only_new_tokens_are_read_and_each_picture_is_encoded_once():
+    pair, encoded = chats.talker(), list[int]()
+    chat, branching = Chat(pair), replace(SHORT, entropy_threshold=0.0, nodes=12)
+    tower = pair.target.model.vision_tower.register_forward_pre_hook(lambda m, inputs: encoded.append(len(inputs[0])))
+    read = 0
+    try:
+        for text, shown in (("What?", (0, 0)), ("Where?", ()), ("This?", (1, 0))):
+            with columns_of(pair.target) as passes, columns_of(pair.draft) as drafted:
+                trace = chat.ask(text, [models.picture(seed) for seed in shown], branching)
+            prefill, paths = trace.prefill, [step.verification.path for step in trace.steps]
+            assert prefill.reused_tokens == read  # all of the last prompt and its answer
+            assert passes == [prefill.prompt_tokens - read, *(len(step.tree) for step in trace.steps)]
+            assert any(path != tuple(range(len(path))) for path in paths)  # branches that had to be moved
+            # the draft may lack the slots of a last tree's leaves
+            assert read - SHORT.depth <= prefill.prompt_tokens - drafted[0] <= read
+            read = prefill.prompt_tokens + len(trace.token_ids) - 1  # the last token is in no cache
+    finally:
+        tower.remove()
+    assert encoded == [1, 1]
+
+
+@pytest.mark.parametrize("edited", [0, 1, 2])
+def test_both_lanes_reuse_the_common_prefix_of_their_cache_and_the_prompt_of_an_edited_turn_too(edited: int):
+    chat, labels = Chat(chats.talker()), list[Any]()
+    for number, text in (*enumerate(QUESTIONS), (edited, "Why is that?"), (edited + 1, "Thanks.")):
+        before, is_edit = chat.turns, number < len(chat.turns)
+        shown = () if is_edit else (edited,) if number == 0 else (edited + 1,) if number == edited else ()
+        turn = race(chat, text, shown, turn=number if is_edit else None)
+        assert chat.turns == (*before[:number], turn) and (not is_edit or turn.media == before[number].media)
+        wanted = slot_labels(chat._pair, chat._pair.prompt(None, chat.messages[: 2 * number + 1]))
+        reused = common(labels, wanted[:-1])
+        assert turn.alone.prefill.reused_tokens == turn.trace.prefill.reused_tokens == reused
+        assert (reused > 0) == (len(before) > 0)
+        labels = [*wanted, *turn.trace.token_ids[:-1]]  # the last token is the next root: no slot yet
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_a_chat_that_was_forgotten_or_saved_goes_on_with_the_same_tokens_and_reuses_nothing(kind: DraftKind):
+    chat, dropped = Chat(models.pair(kind)), Chat(models.pair(kind))
+    for number, text in enumerate(QUESTIONS):
+        one, other = (race(each, text, (0,) if number == 0 else ()) for each in (chat, dropped))
+        assert one.trace.token_ids == other.trace.token_ids and other.trace.prefill.reused_tokens == 0
+        assert dropped.nbytes > 0
+        dropped.forget()
+        assert dropped.nbytes == 0
+    resumed = Chat(models.pair(kind), chat.turns)
+    one, other = (race(each, "Why?") for each in (chat, resumed))
+    assert one.trace.token_ids == other.trace.token_ids and other.trace.prefill.reused_tokens == 0
+
+
+@pytest.mark.parametrize("how", ["closed", "left", "raced"])
+def test_a_stopped_turn_is_kept_as_far_as_it_got(how: str):
+    """Closed, or left alone until the next question; a race once both lanes have begun."""
+    for count in range(6):
+        chat = Chat(models.pair("mixed"))
+        ask(chat, "What?", (0,))
+        begin = chat.race if how == "raced" else chat.stream
+        answer = begin("Where?", models.picture(1), replace(SHORT, max_new_tokens=30))
+        events = list(islice(answer, count))
+        if how != "left":
+            answer.close()
+        race(chat, "And now?")
+        kept = chat.turns[1:-1]
+        assert [turn.text for turn in kept] == ["Where?"] * (count >= (2 if how == "raced" else 1))
+        for turn in kept:
+            lanes = [lane for lane in (turn.alone, turn.trace) if lane is not None]
+            assert len(lanes) == 1 + (how == "raced") and "stopped" in {lane.finish_reason for lane in lanes}
+            items = [item for lane in lanes for item in (lane.prefill, *lane.steps)]
+            assert len(items) == count and (how == "raced" or items == events)
+
+
+@pytest.mark.parametrize("raced", [False, True])
+def test_a_turn_that_fails_leaves_the_chat_as_it_was(raced: bool):
+    """A pass of either lane breaks off between two layers, so that its cache is torn."""
+    for failing in range(1, 6):
+        chat = Chat(models.pair("mixed"))
+        race(chat, "What?", (0,))
+        before = chat.turns
+        with chats.failing_pass(chat, failing):
+            list(chat.race("Where?", None, SHORT)) if raced else chat.ask("Where?", models.picture(1), ALONE)
+        assert chat.turns == before
+        race(chat, "Where?", (1,))
+
+
+def test_what_a_chat_refuses_costs_a_line_with_a_way_out_and_no_computing():
+    chat, seen = Chat(models.pair("mixed")), list[int]()
+    ask(chat, "What? " * 80)
+    tower = chat._pair.target.model.vision_tower.register_forward_pre_hook(lambda *_: seen.append(1))
+    asked = [*chat.messages, {"role": "user", "content": "Why? " * 20}]
+    length, context = chat._pair.prompt(models.picture(0), asked).length, chat._pair.context
+    seen.clear()
+    with columns_of(chat._pair.target) as passes:
+        line = complaint(lambda: chat.ask("Why? " * 20, models.picture(0), replace(SHORT, max_new_tokens=900)))
+        far = complaint(lambda: chat.ask("Why? " * 900, models.picture(0), SHORT))
+        near = complaint(lambda: chat.ask("Why? " * 900, None, SHORT, 0))
+    tower.remove()
+    assert line.startswith(f"{length} prompt tokens and 900 new ones do not fit the context of {context}: shorten")
+    assert line.endswith(f"or edit an earlier turn or begin a new chat, or ask for {context - length} at most")
+    assert far.endswith("or edit an earlier turn or begin a new chat") and near.endswith("shorten the prompt")
+    for begin in (lambda: chat.ask("Hi", turn=1), lambda: chat.race("Hi", None, SHORT, 1)):
+        assert complaint(begin) == "there is no turn 1 to edit: the chat has 1, counted from 0"
+    assert complaint(lambda: chat.ask(" ")) == "the prompt is empty"
+    assert "no image file" in complaint(lambda: chat.ask("Hi", "nowhere.png"))
+    assert (passes, seen, len(chat.turns)) == ([], [], 1)
+    ask(chat, "Why?")
+
+
+@pytest.mark.parametrize("answer", ["", "an <image> <image>", "the end</s> <s>"])
+def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer: str, monkeypatch: pytest.MonkeyPatch):
+    chat = Chat(models.pair("mixed"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Detokenizer, "decode", lambda self, ids: answer)
+        chat.ask("What?", models.picture(0), SHORT)
+    assert chat.turns[0].answer == answer
+    prompts = []
+    with monkeypatch.context() as patched:
+        real = PromptBuilder.build
+        patched.setattr(PromptBuilder, "build", lambda *given: prompts.append(real(*given)) or prompts[-1])
+        ask(chat, "Where?")
+    tokenizer, ids = models.processor().tokenizer, prompts[0].input_ids[0].tolist()
+    counts = [ids.count(tokenizer.convert_tokens_to_ids(token)) for token in ("<image>", "<s>", "</s>")]
+    assert counts == [models.RECIPE.image_tokens, 1, 1]  # those that the template writes
+
+
+@pytest.mark.parametrize("step", [64, 100, 4096])
+def test_caches_grow_with_the_chat_and_keep_what_was_read(step: int, monkeypatch: pytest.MonkeyPatch):
+    """In steps, so that a short chat does not take the memory of the whole context."""
+    monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
+    chat, sizes = Chat(models.pair("mixed")), list[int]()
+    for number in range(4):
+        turn = race(chat, "Where? " * 12, (0,) if number == 0 else ())
+        sizes.append(chat.nbytes)
+        assert (turn.trace.prefill.reused_tokens > 0) == (number > 0)
+        assert chat._caches.target(1).cache.capacity <= chat._pair.context + SHORT.nodes + 1
+    assert sizes == sorted(sizes) and (sizes[0] < sizes[-1]) == (step < chat._pair.context)
+
+
+def test_the_toy_pair_answers_a_dialogue_without_loss(shipped: Callable[[str], Pair]):
+    """In float64, where both lanes give the same whatever kernels they ran; tau of each turn is in its traces."""
+    chat, picture, traces = Chat(shipped("float64")), draw_scene(sample_scene(2_000_027)), list[DecodeTrace]()
+    for number, text in enumerate(("How many objects are there?", "What is on the left?", "What colour is it?")):
+        list(chat.race(text, picture if number == 0 else None, DecodingConfig(max_new_tokens=40)))
+        check_last(chat)
+        alone, trace = chat.turns[-1].alone, chat.turns[-1].trace
+        assert alone.token_ids == trace.token_ids
+        # A guessed end of the answer has a slot; the target alone never ran its last token.
+        assert trace.prefill.reused_tokens - alone.prefill.reused_tokens in (0, 1)
+        assert (alone.prefill.reused_tokens > 64) == (number > 0)
+        traces.append(trace)
+    turns = [summarise([trace]).tau for trace in traces]
+    assert [trace.turn for trace in traces] == [0, 1, 2] and min(turns) > 1.0
+
+
+# ------------------------------------------------------------------------------------------------ states
+
+
+@cache
+def runner() -> Runner:
+    return Runner(torch.float64)
+
+
+@torch.inference_mode()
+def read_anew(pair: Pair, prompt: Prompt, emitted: list[int]) -> Engine:
+    """A new cache of an EAGLE head that reads a prompt and tokens after it, with the states of one target pass."""
+    whole = with_prefix(prompt, emitted)
+    target = Engine.of(pair.target, 512, tuple(pair.draft.config.state_layers))
+    states = target.prefill(whole.input_ids, whole.features, whole.image_keys).states
+    engine = Engine.of(pair.draft, 512)
+    engine.prefill_entries(*prompt_entries(pair.draft, pair.target, whole, states))
+    return engine
+
+
+@contextmanager
+def shapes_of_trees() -> Iterator[list[Any]]:
+    """Guesses of every tree that is proposed; log-probabilities may differ in their last bits."""
+    shapes, plain = list[Any](), Request.propose
+
+    def noting(self: Request) -> DraftTree:
+        tree = plain(self)
+        shapes.append((tree.tokens, tree.parents))
+        return tree
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Request, "propose", noting)
+        yield shapes
+
+
+def goes_on(chat: Chat, number: int, shown: Shown = ()) -> DecodeTrace:
+    """Ask a question; trees and tokens are those of a pair that reads the whole dialogue anew."""
+    with shapes_of_trees() as going:
+        trace = chat.ask(QUESTIONS[number], [models.picture(seed) for seed in shown], BEAM)
+    asked = chat.messages[: 2 * len(chat.turns) - 1]
+    with shapes_of_trees() as fresh:
+        alone = chat._pair.generate(None, asked, BEAM)
+    assert alone.token_ids == trace.token_ids and going == fresh
+    return trace
+
+
+@pytest.mark.parametrize("name", sample([name for name in FORMATS if name != "eagle, gated"], 5))  # its gate reads more
+def test_true_states_replace_guessed_ones_after_every_step(name: str):
+    """What the cache holds after a step is what reading the accepted text from its beginning leaves."""
+    accepted = 0
+    for seed in range(3):
+        pair = runner().pair(seed, name)
+        prompt = pair.prompt(models.picture(seed) if seed else None, QUESTIONS[seed])
+        request = pair.request(Lane.of(BEAM, prompt))
+        request.prefill()
+        while request.finished is None:
+            request.propose()
+            accepted += len(request.verify().verification.accepted)
+            engine, wanted = request.drafter._engine, read_anew(pair, prompt, request.emitted[:-1])
+            # the last accepted tokens are read together with the next root
+            assert engine.cache.length + len(request.drafter._unread) == wanted.cache.length
+            assert engine.position_offset == wanted.position_offset
+            close(cached(engine), cached(wanted, engine.cache.length))
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("step", [64, 1024])  # slots that caches grow by: in every turn, or never
+@pytest.mark.parametrize("name", sample(tuple(FORMATS), 5))
+def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(
+    name: str, step: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Pictures in two turns, then a stopped answer; the draft's cache keeps what both prompts begin with."""
+    monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
+    pair = runner().pair(1, name)
+    chat, engines = Chat(pair), set[Engine]()
+    for turn in range(3):
+        with columns_of(pair.target) as passes:
+            trace = goes_on(chat, turn, (turn,) if turn < 2 else ())
+        assert (trace.prefill.reused_tokens > 0) == (turn > 0)
+        assert passes[0] == trace.prefill.prompt_tokens - trace.prefill.reused_tokens
+        engines.add(chat._caches.draft(0))
+    assert (len(engines) > 1) == (step == 64)
+    answer = chat.stream("Why?", None, BEAM)
+    list(islice(answer, 3))
+    answer.close()
+    goes_on(chat, 2)
+
+
+@pytest.mark.parametrize("other", ["none", "prompt-lookup"])
+@pytest.mark.parametrize("name", EAGLES)
+def test_a_turn_without_states_computes_none_and_the_next_reads_what_they_lack(name: str, other: str):
+    """Engines with states are apart from those without."""
+    pair = runner().pair(2, name)
+    chat, asked = Chat(pair), list[bool]()
+    first = goes_on(chat, 0, (0,))
+    hook = pair.target.get_decoder().register_forward_pre_hook(
+        lambda _, __, given: asked.append(bool(given.get("output_hidden_states"))), with_kwargs=True
+    )
+    chat.ask(QUESTIONS[1], None, replace(BEAM, drafter=other))
+    hook.remove()
+    assert asked and not any(asked) and chat._caches.target(0).cache.states is None
+    last = goes_on(chat, 2)
+    with_states, prompt = chat._caches.target(0, pair.draft.config.state_layers), pair.prompt(None, chat.messages[:5])
+    assert 0 < last.prefill.reused_tokens < first.prefill.prompt_tokens + len(first.token_ids)
+    assert with_states.cache.labels[: prompt.length] == slot_labels(pair, prompt)
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle, pruned", "vispec", "eagle3"])
+def test_the_estimate_counts_keys_values_and_states_of_both_models(name: str):
+    pair = runner().pair(0, name)
+    chat = Chat(pair)
+    chat.ask(QUESTIONS[0], models.picture(0), DecodingConfig(max_new_tokens=4))
+    target, draft = pair.target.config.text_config, pair.draft.config
+    verifying, reading = chat._caches.target(0, draft.state_layers), chat._caches.draft(0)
+    both = 2 * 8 * target.hidden_size  # bytes of a slot's keys and values in a layer
+    slot = target.num_hidden_layers * both + 8 * len(draft.state_layers) * target.hidden_size
+    own = draft.num_hidden_layers * both + 8 * draft.hidden_size
+    assert chat._caches.nbytes == verifying.cache.capacity * slot + reading.cache.capacity * own
+    needed = estimate(*[(type(model), model.config) for model in (pair.target, pair.draft)], torch.float64)
+    assert needed.caches == chat._caches.nbytes
+
+
+def test_a_chat_counts_earlier_turns_as_generate_does():
+    pair = models.pair("mixed")
+    pair.target.generation_config.update(repetition_penalty=1.4, min_new_tokens=5)
+    chat = Chat(pair)
+    for question in ("What is it?", "Where is it?"):
+        trace = chat.ask(question, config=DecodingConfig(rule="topk", max_new_tokens=20))
+        ids = pair.prompt(None, chat.messages[:-1]).input_ids
+        mask = torch.ones_like(ids)
+        whole = pair.target.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=20)
+        assert list(trace.token_ids) == whole[0, ids.shape[1] :].tolist()

@@ -1,0 +1,626 @@
+"""Padded, captured and exact passes compute what eager ones do; captures are outside of clocks and of answers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from itertools import cycle, islice, pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from support import models
+from support.amount import ALL, sample
+from support.fake_cuda import REFUSAL, FakeCuda, HostReadError, host_reads
+from support.marked_device import mark_model, marked_device
+from support.random_passes import SLOTS, Operations, llama, run_passes
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from benchmarks.identity import DRAFTERS, FORMATS, Runner, cases
+from specllava.chat import Chat
+from specllava.cli.options import PairOptions, load_pair
+from specllava.core.config import RULES, DecodingConfig
+from specllava.core.question import Question
+from specllava.core.trace import Prefill, StepTrace
+from specllava.engine import cuda_graphs, kv_cache
+from specllava.engine.cuda_graphs import WINDOW, CudaGraphs, GraphRunner, StaticInputs, bucket_of, window_of
+from specllava.engine.decoders import Batch, prompt_entries, unpaddable
+from specllava.engine.engine import Engine
+from specllava.engine.pool import EXACT_ROWS, EnginePool, EnginePools, KVCaches
+from specllava.lab import Lab
+from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.loading.load_options import PassesName
+from specllava.pair import Pair
+from specllava.spec_decode import tree_drafter
+from specllava.spec_decode.loop import Lane
+from specllava.tree import DraftTree
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
+DRAWN = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "temperature": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@cache
+def random_pairs(dtype: torch.dtype = torch.float64) -> Runner:
+    return Runner(dtype)
+
+
+def captured(pair: Pair, exact: bool = False) -> Pair:
+    """The same models over captured passes, where :class:`FakeCuda` is there."""
+    pair, graphs = replace(pair, exact=exact), CudaGraphs(CPU, capture=True)
+    pool = EnginePool(pair.target, graphs, exact)
+    vars(pair)["engines"] = EnginePools(pool, None, graphs).with_draft(pair.draft)
+    return pair
+
+
+def pair_named(name: str, seed: int = 0) -> Pair:
+    return random_pairs().pair(seed, name) if name in FORMATS else models.pair("mixed", seed)
+
+
+# --------------------------------------------------------------------------------------------------- padded passes
+
+
+@cache
+def eagle_prompt(name: str) -> Any:
+    """Entries of a prompt with a picture, and their labels."""
+    pair = random_pairs().pair(0, name)
+    prompt = pair.prompt(models.picture(0), "What is this?")
+    engine = Engine.of(pair.target, SLOTS, tuple(pair.draft.config.state_layers))
+    states = engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).states
+    return prompt_entries(pair.draft, pair.target, prompt, states)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "near"),
+    [("", torch.float64, 1e-12), ("", torch.float32, 2e-5), *((name, torch.float64, 1e-12) for name in FORMATS)],
+)
+def test_padded_and_captured_passes_compute_what_eager_ones_do(
+    name: str, dtype: torch.dtype, near: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Captured ones bit for bit, with their scratch slots; whatever lies in unused slots changes nothing."""
+    cuda = FakeCuda(monkeypatch)
+    for seed in range(1 if name else 4):
+        model = random_pairs().pair(0, name).draft if name else llama(seed).to(dtype)
+        layers, entries = ((), eagle_prompt(name)) if name else ((1, -1), None)
+        called, replayed = (CudaGraphs(CPU, capture) for capture in (False, True))
+        eager, padded, captured, other = (
+            Engine.of(model, SLOTS, layers, graphs) for graphs in (None, called, replayed, called)
+        )
+        passes = [run_passes(one, seed, entries) for one in (eager, padded, captured)]
+        for wanted, same, again, stale in zip(*passes, run_passes(other, seed, entries, 1e30), strict=True):
+            torch.testing.assert_close(same, wanted, rtol=0, atol=near * float(wanted.abs().max()))
+            assert torch.equal(same, again) and torch.equal(same, stale)
+        assert all(map(torch.equal, padded.cache.slabs, captured.cache.slabs))
+        assert padded.cache.labels == eager.cache.labels and padded.cache.positions == eager.cache.positions
+        assert max(float(slab.max()) for slab in other.cache.slabs) > 1e29 and replayed.captured > 3
+    assert cuda.replays > 20
+
+
+def test_passes_of_any_width_run_and_the_capacity_is_the_limit():
+    assert [bucket_of(rows) for rows in (1, 2, 3, 5, 9, 17, 21, 33, 64)] == [1, 2, 4, 8, 16, 32, 32, 64, 64]
+    with pytest.raises(ValueError, match="a pass over 65 tokens is wider than the widest bucket, 64"):
+        bucket_of(65)
+    assert [window_of(slots) for slots in (1, 512, 513, 1025, 1536)] == [512, 512, 1024, 1536, 1536]
+    model = llama(0).double()
+    eager, padded = (Engine.of(model, SLOTS, graphs=graphs) for graphs in (None, CudaGraphs(CPU, capture=False)))
+    for tokens in (list(range(3, 103)), [7], list(range(3, 70))):
+        batch = Batch(tokens, last=1)
+        torch.testing.assert_close(padded.forward(batch).logits, eager.forward(batch).logits, rtol=1e-9, atol=1e-9)
+    for engine in (eager, padded):
+        with pytest.raises(ValueError, match="the KV cache has 512 slots, 513 are needed"):
+            engine.forward(Batch([3] * (513 - engine.cache.length)))
+
+
+# -------------------------------------------------------------------------------------------------- whole answers
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "drafter"),
+    [
+        *(("mixed", rule, "model") for rule in RULES), *((kind, "entropy", "model") for kind in models.KINDS),
+        ("bad", "topk", "prompt-lookup"), ("bad", "topk", "none"),
+    ],
+)  # fmt: skip
+def test_answers_of_captured_passes_are_those_of_whole_forward_passes(
+    kind: models.DraftKind, rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Without any cache, in float64: over prompts, seeds and drafts."""
+    cuda = FakeCuda(monkeypatch)
+    for seed in models.SEEDS:
+        pair = captured(models.pair(kind, seed))
+        for number in (seed, 2 + seed):
+            config = replace(SHORT, rule=rule, drafter=drafter, max_new_tokens=models.LONGEST, nodes=10)
+            trace = pair.run(Lane.of(config, models.prompt(number, seed)))
+            assert trace.token_ids == models.expected(number, seed, models.LONGEST)
+            assert trace.setting.passes == "graphs"
+    assert cuda.replays > 20
+
+
+@contextmanager
+def tokens_read(draft: Any) -> Iterator[list[int]]:
+    """Tokens of every pass through a draft's first layer, as the layer itself is given them."""
+    read: list[int] = []
+    layers = draft.layers if isinstance(draft, FeatureDraft) else draft.get_decoder().layers
+    count = lambda _, args, kwargs: read.append([*args, *kwargs.values()][0].shape[1])  # noqa: E731
+    hook = layers[0].register_forward_pre_hook(count, with_kwargs=True)
+    yield read
+    hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("shipped", "topk"), *zip(["draft VLM", *FORMATS], cycle(("chain", "topk")))]
+)
+def test_trees_and_tokens_are_those_of_eager_passes(
+    name: str, rule: str, shipped: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Drawn ones too. Events tell what each pass of the draft read, as its own layer counts it."""
+    FakeCuda(monkeypatch)
+    pair = shipped("float32") if name == "shipped" else pair_named(name)
+    prompt = pair.prompt(models.picture(0), "What is this?")
+    others = [replace(pair, passes="padded"), captured(pair)]
+    for config in (replace(SHORT, rule=rule), replace(SHORT, **DRAWN, seed=1)):
+        wanted, counted = [], []
+        with tokens_read(pair.draft) as read:
+            for event in pair.race_lanes([Lane.of(config, prompt)]):
+                if isinstance(event.item, StepTrace):
+                    counted.append(tuple(read))
+                    wanted.append((event.item.tree.tokens, event.item.emitted, event.draft_pass_tokens))
+                read.clear()
+        assert [passes for *_, passes in wanted] == counted and max(map(len, counted)) > 1
+        for other in others:
+            _, *steps = other.race_lanes([Lane.of(config, prompt)])
+            assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
+
+
+def test_a_dialogue_that_outgrows_its_slots_goes_on(monkeypatch: pytest.MonkeyPatch):
+    """A larger cache takes over the text of the smaller one; three turns are answered as elsewhere."""
+    monkeypatch.setattr("specllava.pair.CHAT_TOKENS", 128)
+    monkeypatch.setattr(cuda_graphs, "WINDOW", 64)
+    answers = []
+    for passes in ("eager", "padded"):
+        chat = Chat(replace(models.pair("mixed"), passes=passes))
+        config = replace(SHORT, max_new_tokens=24)
+        answers.append([chat.ask(text, config=config).text for text in ("Describe this.", "And then? " * 6, "Why?")])
+    assert answers[0] == answers[1]
+
+
+def test_comparisons_and_sweeps_run_the_passes_of_their_pair(monkeypatch: pytest.MonkeyPatch):
+    cuda, pairs = FakeCuda(monkeypatch), [pair_named("eagle3"), models.pair("mixed")]
+    for pair in pairs[:: 1 if ALL else 2]:
+        lab, before = Lab(captured(pair)), cuda.replays
+        *_, result = lab.compare([Question("What is this?", models.picture(0))], 1, SHORT, replace(SHORT, rule="chain"))
+        *_, sweep = lab.sweep(models.picture(0), "What is this?", "depth", SHORT)
+        assert result.rows[0].sameness.identical and sweep.points and cuda.replays - before > 20
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("drafter", ["model", "eagle3", "vispec", "none"])
+def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
+    rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
+):
+    pair = replace(pair_named(drafter), passes="padded")
+    config = replace(SHORT, rule=rule, drafter="none" if drafter == "none" else "model", nodes=12)
+    waits, uploads = list[str](), list[str]()
+
+    def apart(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """An upload, which prepares pinned memory of the host and waits for nothing."""
+
+        def run(*args: Any) -> Any:
+            before = len(waits)
+            done = plain(*args)
+            del waits[before:]
+            uploads.append(name)
+            return done
+
+        return run
+
+    monkeypatch.setattr(StaticInputs, "upload", apart("inputs", StaticInputs.upload))
+    upload = apart("slots", kv_cache.upload)
+    for module in (kv_cache, tree_drafter):
+        monkeypatch.setattr(module, "upload", upload)
+    prompt = pair.prompt(models.picture(0), "What is this?")
+    request = pair.request(Lane.of(config, prompt), record=False)
+    request.prefill()
+    request.propose()
+    request.verify()  # the first step makes buffers
+    trees = 0
+    while request.finished is None:
+        waits.clear()
+        uploads.clear()
+        with host_reads(waits.append):
+            request.propose()
+            request.verify()
+        assert len(waits) == uploads.count("inputs") == 1 + len(request.drafter.pass_tokens), waits
+        trees += bool(request.drafter.pass_tokens)
+    assert (trees > 2) == (drafter != "none")
+
+
+def test_a_branch_is_committed_in_two_operations_and_without_waiting():
+    engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=False))
+    engine.forward(Batch([3, 4, 5]))
+    engine.forward(Batch.of_tree(models.random_tree(0, 10), 3))
+    reads: list[str] = []
+    with host_reads(reads.append), Operations() as seen:
+        engine.commit(3, [0, 2, 5, 9])
+    computing = [name for name, _ in seen.computing if name != "aten::detach_"]  # of the upload
+    assert computing == ["aten::index_select", "aten::copy_"]
+    assert reads == ["aten::lift_fresh"]  # of the upload, from pinned memory on a GPU
+
+
+# ------------------------------------------------------------------------------------------------------------ pools
+
+
+def test_engines_serve_one_text_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    """A new one is made where none is free, or where texts have outgrown those that are; few wait for another text."""
+    made, build = list[Any](), Engine.of
+    monkeypatch.setattr(Engine, "of", lambda *args: made.append(weakref.ref(built := build(*args))) or built)
+    pair = replace(models.pair("mixed"), passes="padded")
+    first = models.decode(pair, models.prompt(0), SHORT).token_ids
+    assert models.decode(pair, models.prompt(0), SHORT).token_ids == first and len(made) == 2  # of target and draft
+    one, two = KVCaches(pair.engines), KVCaches(pair.engines)
+    assert one.target(400) is not two.target(400) and len(made) == 3
+    del one, two
+    larger = KVCaches(pair.engines)
+    assert larger.target(400).cache.length == 0 and len(made) == 3
+    assert larger.target(1600).cache.capacity == 2048 and len(made) == 4
+    several = [KVCaches(pair.engines) for _ in range(9)]
+    alive = [weakref.ref(caches.target(100)) for caches in several]
+    with pytest.raises(RuntimeError, match="out of memory"), several[0].in_use():
+        raise RuntimeError("out of memory")
+    del larger, several
+    gc.collect()
+    assert sum(engine() is not None for engine in alive) == 3 and alive[0]() is None  # which may hold half a step
+    count = len(made)
+    again = [KVCaches(pair.engines) for _ in range(3)]
+    assert all(caches.target(100).cache.length == 0 for caches in again) and len(made) == count
+
+
+def test_pairs_of_one_target_share_its_free_engines_and_no_draft_outlives_its_pair(shipped: Any):
+    pair = replace(shipped("float32"), passes="padded")
+    _ = pair.engines
+    others = [pair.with_draft(Path("assets/toy/draft")) for _ in range(3)]
+    answers, engines = set(), set()
+    for one in (pair, *others):
+        answers.add(one.generate(models.picture(0), "Describe it.", SHORT).token_ids)
+        gc.collect()
+        free = one.engines.target.take(1)
+        engines.add(id(free))
+        one.engines.target.give_back(free)
+    assert len(answers) == 1 and len(engines) == 1, "the target's engine of the first answer served all of them"
+    drafts = [weakref.ref(one.draft) for one in others]
+    del one, others
+    gc.collect()
+    assert not any(draft() for draft in drafts), "a pool kept the engine of a draft that was dropped"
+
+
+def test_what_cannot_be_padded_runs_as_it_comes_and_one_line_says_so(caplog: pytest.LogCaptureFixture):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = {**sizes, "num_key_value_heads": 2, "vocab_size": 32}
+    growing = LlamaConfig(**config, rope_parameters={"rope_type": "dynamic", "factor": 2.0})
+    moved, stored = (models.seeded(LlamaForCausalLM, LlamaConfig(**config), 0) for _ in range(2))
+    moved.model.layers[0]._hf_hook = object()
+    stored.model.layers[0].mlp.up_proj.weight = nn.Parameter(torch.zeros((16, 16), dtype=torch.int8), False)
+    reasons = {
+        models.seeded(MistralForCausalLM, MistralConfig(**config), 0): "its decoder is a MistralModel",
+        models.seeded(LlamaForCausalLM, growing, 0): "its rotary embeddings are of type dynamic",
+        moved: "accelerate moves its states between devices",
+        stored: "its weights are quantised",
+    }
+    padded = CudaGraphs(CPU, capture=False)
+    for model, why in reasons.items():
+        assert unpaddable(model) == why
+        with caplog.at_level(logging.WARNING):
+            pool = EnginePool(model, padded)
+        assert pool.mode == "eager" and pool.take(64).runner is None
+        assert caplog.messages[-1].partition(": ")[2] == why
+        with pytest.raises(ValueError, match=f"cannot be decoded with exact passes: {why}"):
+            EnginePool(model, padded, exact=True)
+    assert unpaddable(random_pairs().pair(0, "eagle").draft) is None and len(caplog.messages) == len(reasons)
+
+
+def test_passes_run_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):
+    """On a CPU as they come, unless they must be exact; on a GPU captured, and there cuDNN plans no attention."""
+    pair = models.pair("mixed")
+    for passes, exact, mode in (("auto", False, None), ("auto", True, "padded; exact"), ("padded", False, "padded")):
+        running = replace(pair, passes=passes, exact=exact)
+        assert running.generate(None, "Why?", replace(SHORT, max_new_tokens=4)).setting.passes == mode
+    refused = {("graphs", False): "CUDA graphs need a GPU and the pair is on cpu: use auto, eager or padded",
+               ("eager", True): "exact passes are padded ones: leave passes at auto, padded or graphs"}  # fmt: skip
+    for (passes, exact), line in refused.items():
+        with pytest.raises(ValueError, match=line):
+            _ = replace(pair, passes=passes, exact=exact).engines
+    FakeCuda(monkeypatch)
+    build = partial(EnginePools.build, llama(0, rope_parameters=None), None)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        for device, passes, exact in (("cuda", "auto", False), ("cuda", "graphs", True), ("cuda:1", "eager", False)):
+            pools = build(torch.device(device), passes, exact)
+            assert (pools.graphs is not None and pools.graphs.capturing) == (passes != "eager")
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+            torch.backends.cuda.enable_cudnn_sdp(True)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+    build(CPU, "eager", False)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.night
+def test_how_passes_run_is_an_option_of_every_command():
+    pair = load_pair(PairOptions(exact=True, device="cpu"))
+    assert (pair.passes, pair.exact, pair.device) == ("auto", True, CPU)
+    assert load_pair(PairOptions(device="cpu")).exact is False
+    for options in ({"passes": "eager", "exact": True}, {"passes": "graphs"}):
+        with pytest.raises(ValueError, match=r"exact passes are padded ones|CUDA graphs need a GPU"):
+            load_pair(PairOptions(device="cpu", **options))
+
+
+# ----------------------------------------------------------------------------------------------------- exact passes
+
+
+def exactly(pair: Pair) -> Pair:
+    return replace(pair, passes="padded", exact=True)
+
+
+@pytest.mark.parametrize("rule", ["entropy", "chain", "topk"])
+def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(rule: str, monkeypatch: pytest.MonkeyPatch):
+    """The same operations on the same shapes; a verified node has the slot that it has in the text."""
+    kinds: dict[GraphRunner, set[Any]] = {}
+    call, run = GraphRunner._call, GraphRunner.run
+
+    def watch(runner: GraphRunner, *args: Any) -> None:
+        with Operations() as operations:
+            call(runner, *args)
+        kinds.setdefault(runner, set()).add(tuple(operations.computing))
+
+    def place(runner: GraphRunner, batch: Batch, start: int, positions: Any, reduction: Any) -> Any:
+        if runner.min_rows == EXACT_ROWS:
+            count = len(batch.tokens)
+            assert list(positions) == list(range(start, start + count))
+            assert batch.visible is None or np.array_equal(batch.visible, np.tri(count, start + count, start))
+            widths.append(count)
+        return run(runner, batch, start, positions, reduction)
+
+    pair, prompt = models.pair("mixed"), models.prompt(0)
+    config = replace(SHORT, rule=rule, nodes=200, max_new_tokens=models.LONGEST)
+    for one, same in ((exactly(pair), True), (replace(pair, passes="padded"), False)):
+        _ = one.engines  # has checked itself
+        lanes, widths = [], list[int]()
+        with monkeypatch.context() as patched:
+            patched.setattr(GraphRunner, "_call", watch)
+            patched.setattr(GraphRunner, "run", place)
+            for drafter in ("none", "model"):
+                request = one.request(Lane.of(replace(config, drafter=drafter), prompt))
+                *_, _ = models.stream(request)
+                assert tuple(request.emitted) == models.expected(0, 0, models.LONGEST)
+                lanes.append(kinds[request._engine.runner])
+                kinds.clear()
+        assert (lanes[0] == lanes[1] and len(lanes[0]) == 1) == same == (max(widths, default=0) > 1)
+
+
+@given(models.trees())
+def test_the_first_branch_goes_down_the_first_children(tree: DraftTree):
+    branch = tree.first_branch()
+    assert branch == tree.path(branch[-1]) and branch[-1] not in tree.parents
+    assert all(node == tree.parents.index(parent) for parent, node in pairwise(branch))
+    chain = tree.subtree(branch)
+    assert chain.parents == tuple(range(-1, len(branch) - 1))
+    for name in ("tokens", "log_probs", "entropies"):
+        assert getattr(chain, name) == tuple(getattr(tree, name)[node] for node in branch)
+
+
+def test_every_slot_of_both_lanes_has_the_same_bits_in_half_precision():
+    """In bfloat16, over drafters, rules and seeds, greedy and sampled: not the tokens alone."""
+    faster, runner = 0, random_pairs(torch.bfloat16)
+    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 12):
+        asked, prompt = runner._asked(case)
+        (plain, slots, alone), (emitted, others, passes) = (
+            decode_exactly(exactly(asked), prompt, one.config) for one in (case.alone, case)
+        )
+        common = prompt.length + len(emitted) - 1  # a lane may keep accepted tokens after the last emitted one
+        assert plain == emitted and torch.equal(slots[..., :common, :], others[..., :common, :]), case
+        faster += passes < alone
+    assert faster > (len(DRAFTERS) if ALL else len(DRAFTERS) // 5)
+
+
+def decode_exactly(pair: Pair, prompt: Any, config: DecodingConfig) -> tuple[list[int], Tensor, int]:
+    """Tokens of a lane, keys and values of its target, and its passes."""
+    request = pair.request(Lane.of(config, prompt), record=False)
+    steps = len(list(models.stream(request))) - 1
+    return request.emitted, request._engine.cache.slabs[0].clone(), steps
+
+
+def test_an_exact_dialogue_reads_its_prompts_anew_and_both_lanes_agree():
+    chat = Chat(exactly(random_pairs(torch.bfloat16).pair(3, DRAFTERS[0])))
+    for text in ("What is this?", "And that?", "Why?"):
+        events = chat.race(text, models.picture(0) if not chat.turns else None, replace(SHORT, max_new_tokens=20))
+        assert [event.item.reused_tokens for event in events if isinstance(event.item, Prefill)] == [0, 0]
+        assert chat.turns[-1].trace.token_ids == chat.turns[-1].alone.token_ids
+
+
+def test_drawn_guesses_are_verified_on_the_first_branch_too():
+    steps = models.decode(exactly(models.pair("perfect")), models.prompt(0), replace(SHORT, **DRAWN)).steps
+    assert all(step.tree.parents == tuple(range(-1, len(step.tree) - 1)) for step in steps)
+    assert sum(len(step.verification.accepted) for step in steps) >= sum(step.tree.drafted for step in steps) > 4
+
+
+@pytest.mark.parametrize("depends", ["index", "others", "window"])
+def test_where_a_row_depends_on_more_exact_passes_are_refused_in_one_line(
+    depends: str, monkeypatch: pytest.MonkeyPatch
+):
+    model, padded = random_pairs()._make_target(1).target, CudaGraphs(CPU, capture=False)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        EnginePool(model.to(dtype), padded, exact=True)
+    call = GraphRunner._call
+
+    def bend(runner: GraphRunner, shape: StaticInputs, *rest: Any) -> None:
+        call(runner, shape, *rest)
+        rows = torch.arange(shape.rows)[:, None]
+        bent = {"index": rows == EXACT_ROWS - 1, "others": shape.positions[-1] != 0, "window": shape.window > WINDOW}
+        runner._logits[: shape.rows] += 1e-3 * bent[depends]
+
+    monkeypatch.setattr(GraphRunner, "_call", bend)
+    line = "LlavaForConditionalGeneration cannot be decoded with exact passes: a row's bits depend on other rows here"
+    with pytest.raises(ValueError, match=line):
+        _ = Pair("x", model.float(), None, None, "x", "-", passes="padded", exact=True).engines
+
+
+# --------------------------------------------------------------------------------------------------------- captures
+
+
+def capture_all(graphs: CudaGraphs, names: str, compute: Callable[[str], None]) -> list[bool]:
+    return [graphs.capture(partial(compute, name)) is not None for name in names]
+
+
+def test_a_capture_calls_the_pass_first_in_its_thread_and_collects_no_garbage(monkeypatch: pytest.MonkeyPatch):
+    cuda = FakeCuda(monkeypatch)
+    graphs, calls = CudaGraphs(GPU, capture=True), list[Any]()
+    for name in "ab":
+        compute = lambda name=name: calls.append((name, threading.get_ident(), gc.isenabled()))  # noqa: E731
+        thread = threading.Thread(target=graphs.capture, args=(compute,))
+        thread.start()
+        thread.join()
+    assert [(name, collects) for name, _, collects in calls] == [("a", True), ("a", False), ("b", True), ("b", False)]
+    assert calls[0][1] == calls[1][1] != threading.get_ident() and gc.isenabled()
+    assert (graphs.captured, graphs.failure, cuda.replays) == (2, None, 0) and graphs.seconds >= 7200
+
+
+def test_a_capture_that_fails_is_reported_and_tried_once_more_and_then_passes_are_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    cuda, calls = FakeCuda(monkeypatch), list[str]()
+    graphs = CudaGraphs(GPU, capture=True)
+    cuda.failing = 1
+    assert capture_all(graphs, "ab", calls.append) == [True, True] and calls == [*"aaaabb"]
+    left = [("stream", "before"), ("_cuda_endAllocateToPool", 0, 1), ("_cuda_releasePool", 0, 1)]
+    assert cuda.log == [("capture", 1), *left, ("capture", 2), ("capture", 2)]
+    assert (graphs.captured, graphs.failure) == (2, None)
+    assert caplog.messages == [f"a pass was not captured as a CUDA graph: {REFUSAL.splitlines()[0]}"]
+    cuda.failing, cuda.reason = 99, "operation not permitted " + 99 * "x" + 99 * "y" + "\nmore"
+    assert capture_all(graphs, "cd", calls.append) == [False, False] and calls[6:] == [*"cccc"]
+    assert (graphs.captured, graphs.failure, graphs.capturing) == (2, cuda.reason[:160], False)
+    assert len(caplog.records) == 4 and "which is slower" in caplog.text
+
+
+READ = MappingProxyType({
+    "item": lambda logits: logits.sum().item(), "tolist": lambda logits: logits.tolist(),
+    "numpy": lambda logits: logits.numpy(),
+    "truth": lambda logits: bool((logits > 1).any()), "int": lambda logits: int(logits[0, 0]),
+    "a list": lambda logits: torch.tensor([1.0]), "a mask": lambda logits: logits[logits > 1],
+    "nonzero": Tensor.nonzero,
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("reading", READ)
+def test_captures_here_refuse_what_no_graph_can_do(reading: str, monkeypatch: pytest.MonkeyPatch):
+    FakeCuda(monkeypatch)
+    engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=True))
+    engine.forward(Batch([3, 4]))
+    head, plain = engine.decoder, engine.decoder.logits
+    monkeypatch.setattr(head, "logits", lambda states: (READ[reading](plain(states)), plain(states))[1])
+    with pytest.raises(HostReadError, match="a pass asks the host by"):
+        engine.forward(Batch([3]))
+
+
+def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:
+    """Captures of a race before the first step of each lane, and after; none is on a lane's clock."""
+    before, after, first = 0, 0, pair.engines.graphs.captured
+    for event in pair.race_lanes(Lane.of(config, models.prompt(0)).with_target_only()):
+        captures = pair.engines.graphs.captured - first - before - after
+        before, after = (before + captures, after) if isinstance(event.item, Prefill) else (before, after + captures)
+        assert event.clock < 1800, "a capture was on the clock"
+    return before, after
+
+
+@pytest.mark.parametrize("rule", sample(RULES, 2))
+def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: pytest.MonkeyPatch):
+    """Neither at first sight of a width nor where the text crosses the end of a window."""
+    monkeypatch.setattr(cuda_graphs, "WINDOW", 32)
+    FakeCuda(monkeypatch)
+    for name, exact in (("mixed", False), ("mixed", True), ("eagle3", False)):
+        before, after = captures_of_a_race(
+            captured(pair_named(name), exact), replace(SHORT, rule=rule, branching=(2, 2, 1), max_new_tokens=40)
+        )
+        assert before > 5 and after == 0
+
+
+def test_all_that_races_run_is_captured_at_load(monkeypatch: pytest.MonkeyPatch):
+    """Lanes do not swap engines, so that each engine has captured what its lane needs."""
+    FakeCuda(monkeypatch)
+    pair = captured(models.pair("mixed"))
+    pair.warm_up()
+    first = pair.engines.graphs.captured
+    for _ in range(4):
+        gc.collect()  # caches give back their engines
+        assert captures_of_a_race(pair, replace(SHORT, max_new_tokens=24)) == (0, 0) and first > 10
+        gc.collect()
+        assert sorted(engine.widest for engine in pair.engines.target._free[()]) == [1, 10]
+
+
+@pytest.mark.parametrize("fault", ["replays", "captures", "later captures"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_gpu_that_captures_or_replays_wrongly_decodes_as_ever(
+    fault: str, exact: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    cuda = FakeCuda(monkeypatch, replaying=fault != "replays")
+    cuda.failing = 99 if fault == "captures" else 0
+    pair = captured(models.pair("mixed"), exact)
+    cuda.failing = 99
+    trace = models.decode(pair, models.prompt(0), replace(SHORT, max_new_tokens=12))
+    assert trace.token_ids == models.expected(0, 0, 12)
+    reason = REFUSAL.splitlines()[0]
+    if fault == "later captures":
+        assert trace.setting.passes.startswith(f"padded, a capture failed: {reason}")
+        return
+    assert trace.setting.passes == ("target: padded; draft: eager; exact" if exact else None)
+    why = "replayed passes gave other bits than called ones" if fault == "replays" else reason
+    assert f"LlavaForConditionalGeneration runs without CUDA graphs: {why}" in caplog.text
+
+
+# -------------------------------------------------------------------------------------------------- host and device
+
+
+@pytest.mark.parametrize("name", ["draft VLM", "eagle3"])
+@pytest.mark.parametrize("passes", ["eager", "padded"])
+def test_passes_mix_no_tensors_of_host_and_device(passes: PassesName, name: str):
+    """On a device that is a mark, where mixing raises; the numbers are real, so the tokens are those of the CPU."""
+    pair, short = pair_named(name), DecodingConfig(max_new_tokens=8)
+    target, draft = copy.deepcopy(pair.target), copy.deepcopy(pair.draft)
+    if isinstance(draft, FeatureDraft):
+        draft.bind(target)
+    configs = short, replace(short, drafter="none"), replace(short, temperature=1.0, top_p=0.9), replace(short, **DRAWN)
+    here = replace(pair, passes=passes)
+    asked = [(config, here.generate(models.picture(0), "What?", config).token_ids) for config in configs]
+    with marked_device():
+        for model in (target, draft):
+            mark_model(model)
+        there = replace(pair, target=target, draft=draft, passes=passes)
+        for config, expected in asked:
+            assert there.generate(models.picture(0), "What?", config).token_ids == expected
+
+
+def test_the_marked_device_refuses_what_a_device_refuses():
+    with marked_device() as device:
+        there, here = torch.ones(3, device=device), torch.ones(3)
+        assert (there + 1).device == (there * torch.tensor(2.0)).device == device and there.cpu().device == CPU
+        assert torch.equal(there.cpu(), here) and there[torch.tensor([0])].device == device
+        for mix in (lambda: there + here, lambda: torch.where(there > 0, there, here), lambda: there.numpy()):
+            with pytest.raises(AssertionError, match="device"):
+                mix()

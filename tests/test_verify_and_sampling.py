@@ -1,0 +1,464 @@
+"""Greedy verdicts are the longest agreed branch; with every outcome of chance enumerated, sampling is lossless.
+
+What a sampling verifier drew is recorded: enough to judge every guess again, and it changes no run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import models
+from support.amount import sample
+from support.chances import (
+    EXACT,
+    WRONG,
+    Prefix,
+    Shape,
+    World,
+    ahead,
+    chosen,
+    coupled,
+    drawn,
+    grow,
+    make_tree,
+    outcomes,
+    prefix_of,
+    rows,
+    tally,
+)
+from torch import Tensor
+from transformers.generation import LogitsProcessorList
+
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import DecodeTrace, StepTrace, Verification
+from specllava.pair import Pair
+from specllava.spec_decode.logits_processing import warpers
+from specllava.spec_decode.loop import Lane, clip
+from specllava.spec_decode.rejection_sampler import (
+    LIKELY,
+    RejectionSampler,
+    SeededRandom,
+    check_finite,
+    draw_children,
+    target_view,
+    verify_coupled,
+    verify_drawn,
+    verify_greedy,
+    warp,
+)
+from specllava.tree import DraftTree
+
+VOCABULARY = 6
+
+
+@st.composite
+def judged_trees(draw: st.DrawFn) -> tuple[DraftTree, list[int]]:
+    """A tree and the target's choices, which agree with some child more often than chance would have it."""
+    tree = draw(models.trees(vocabulary=VOCABULARY))
+    choices = []
+    for family in tree.children():
+        anything = st.integers(0, VOCABULARY - 1)
+        choices.append(draw(st.sampled_from([tree.tokens[n] for n in family]) | anything if family else anything))
+    return tree, choices
+
+
+@given(judged_trees())
+def test_the_longest_agreed_branch_is_accepted(judged: tuple[DraftTree, list[int]]):
+    """So the token after it was not on offer: with it the branch would be longer."""
+    tree, choices = judged
+    paths = [tree.path(node) for node in range(len(tree))]
+    agreed = [path for path in paths if all(tree.tokens[child] == choices[node] for node, child in pairwise(path))]
+    verdict = verify_greedy(tree, choices)
+    assert verdict.path == max(agreed, key=len)
+    assert verdict.bonus_token == choices[verdict.path[-1]]
+
+
+@pytest.mark.parametrize("spine", range(13))
+def test_a_deep_branch_is_accepted_as_far_as_the_target_agrees(spine: int):
+    """A spine of guesses with refused ones beside each; the target agrees with its first few."""
+    for agreement in range(spine + 1):
+        for siblings in range(3):
+            tokens, parents, wanted, node = list[int](), list[int](), {}, 0
+            for depth in range(spine):
+                family = [1 + (depth + rank) % (VOCABULARY - 1) for rank in range(siblings + 1)]
+                wanted[node] = family[siblings] if depth < agreement else 0
+                tokens += family
+                parents += [node] * len(family)
+                node = len(tokens)
+            verdict = verify_greedy(make_tree(tokens, parents), [wanted.get(n, 0) for n in range(len(tokens) + 1)])
+            assert verdict.accepted == tuple((siblings + 1) * depth for depth in range(1, agreement + 1))
+            assert verdict.bonus_token == 0
+
+
+@pytest.mark.parametrize("room", range(1, 8))
+@pytest.mark.parametrize("ends", [(), (0,), (1,), (2,), (3,), (4,), (0, 4), (2, 3)])
+def test_clip_stops_after_the_first_end_or_when_the_room_is_full(room: int, ends: tuple[int, ...]):
+    tokens = [90 + at if at in ends else at for at in range(5)]
+    wanted = []
+    for token in tokens:
+        if len(wanted) < room and not any(before >= 90 for before in wanted):
+            wanted.append(token)
+    assert clip(tokens, room, frozenset(range(90, 95))) == tuple(wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_greedy_sampler_takes_the_likeliest_tokens_whoever_computes_them(dtype: torch.dtype):
+    """It draws nothing; the numbers that a pass computes tell logits that are none, too."""
+    tree, chance = models.random_tree(0), SeededRandom(0)
+    logits = torch.randn(len(tree), 280, generator=torch.Generator().manual_seed(1)).to(dtype)
+    likeliest = [int(row.argmax()) for row in logits.double().numpy()]
+    sampler = RejectionSampler(0.0, chance, LogitsProcessorList())
+    assert sampler.reduction(logits).tolist() == [[token, 1.0] for token in likeliest]
+    assert [sampler.first_token(row) for row in logits] == likeliest
+    assert sampler.verify(tree, logits) == (verify_greedy(tree, likeliest), None)
+    assert sampler.verify(tree, logits, numbers=[[5, 1.0]] * len(tree))[0].bonus_token == 5
+    assert chance.last == 0.0
+    for bad in (torch.nan, torch.inf):
+        logits[3, 7] = bad
+        for numbers in (None, sampler.reduction(logits).tolist()):
+            with pytest.raises(ValueError, match="the draft's logits are not numbers"):
+                check_finite(logits, "draft", numbers)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_view_is_what_softmax_says(seed: int):
+    tree = models.random_tree(seed) if seed else DraftTree.only_root(3)
+    logits = np.random.default_rng(seed).normal(scale=3, size=(len(tree), 280))
+    view = target_view(tree, torch.from_numpy(logits), torch.from_numpy(logits).softmax(-1))
+    for node, row in enumerate(logits):
+        assert view.choices[node] == row.argmax()
+        assert view.choice_probs[node] == pytest.approx(np.exp(row.max()) / np.exp(row).sum(), abs=1e-6)
+        assert view.margins[node] == pytest.approx(np.diff(np.sort(row)[-2:])[0], abs=1e-6)
+        if node > 0:
+            before = logits[tree.parents[node]]
+            own = before[tree.tokens[node]]
+            assert view.token_probs[node] == pytest.approx(np.exp(own) / np.exp(before).sum(), abs=1e-6)
+            assert view.token_ranks[node] == (before > own).sum()
+    assert (view.token_probs[0], view.token_ranks[0]) == (1.0, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_a_tie_the_view_shows_the_choice_that_was_made(seed: int):
+    """Half precision ties often; the page must not name another token than the one that was emitted."""
+    tree = models.random_tree(seed)
+    logits = torch.randint(0, 3, (len(tree), 280), generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+    view = target_view(tree, logits, logits.double().softmax(-1))
+    assert view.choices == tuple(logits.argmax(-1).tolist())
+    assert set(view.margins) == {0.0}
+
+
+LEAF: Shape = ()
+SHAPES: dict[str, Shape] = {
+    "root": LEAF,
+    "pair": (LEAF, LEAF),
+    "all siblings": (LEAF, LEAF, LEAF),
+    "chain": (((LEAF,),),),
+    "elder goes on": (((LEAF,),), LEAF),
+    "younger goes on": (LEAF, (LEAF, LEAF)),
+    "both go on": ((LEAF,), (LEAF,)),
+}
+WORLDS = {
+    "random": World(0),
+    "another": World(1),
+    "target with zeros": World(2, top_k=2),
+    "target cut at 0.7": World(3, top_p=0.7),
+    "draft with zeros": World(4, draft_top_k=2),
+    "both with zeros": World(5, top_k=2, draft_top_k=2),
+    "sure draft": World(6, draft_top_k=1),
+    "same": World(7, same=True),
+    "same with zeros": World(8, top_k=2, same=True),
+}
+BIGGER = [
+    (World(10), ((LEAF, LEAF), (LEAF, LEAF))),
+    (World(13), ((((LEAF,),),),)),
+    (World(11, vocabulary=5, top_k=4), (LEAF, LEAF, LEAF)),
+    (World(12, vocabulary=4), ((LEAF, LEAF), LEAF)),
+]
+CASES = pytest.mark.parametrize(
+    ("world", "shape"),
+    [
+        *(pytest.param(w, s, id=f"{a}, {b}") for a, w in WORLDS.items() for b, s in SHAPES.items()),
+        *(pytest.param(w, s, id=f"bigger {number}") for number, (w, s) in enumerate(BIGGER)),
+    ],
+)
+RANDOM = WORLDS["random"]
+
+
+@CASES
+def test_drawn_children_are_lossless(world: World, shape: Shape):
+    assert tally(world, drawn(world, shape), verify_drawn).off(world) < EXACT
+
+
+@CASES
+def test_chosen_children_are_lossless_and_no_rule_accepts_more(world: World, shape: Shape):
+    """A node cannot be accepted more often than the target itself would say it."""
+    (tree, _), *_ = outcomes(chosen(world, shape))
+    result = tally(world, chosen(world, shape), coupled)
+    assert result.off(world) < EXACT
+    said = (ahead(world, (), len(prefix))[prefix] for prefix in (prefix_of(tree, n) for n in range(1, len(tree))))
+    assert result.accepted == pytest.approx(float(sum(said)), abs=EXACT)
+
+
+@pytest.mark.parametrize("world", [RANDOM, WORLDS["both with zeros"]])
+def test_chosen_children_are_lossless_in_every_single_tree(world: World):
+    for tree, _ in outcomes(drawn(world, SHAPES["younger goes on"])):
+        assert tally(world, lambda chance: tree, coupled).off(world) < EXACT  # noqa: B023
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sampler_verifies_warped_logits_by_how_the_children_came(seed: int):
+    tree, heat = drawn(RANDOM, SHAPES["both go on"])(SeededRandom(seed)), warpers(0.7, top_k=2)
+    logits = torch.randn(len(tree), 3, generator=torch.Generator().manual_seed(seed))
+    probs, draft_probs = warp(logits, heat), rows(tree, RANDOM.draft)
+    as_chosen, as_drawn, first = (RejectionSampler(0.7, SeededRandom(seed), heat) for _ in range(3))
+    verdict, used = as_chosen.verify(tree, logits)
+    assert verdict == verify_coupled(tree, probs, SeededRandom(seed)) and torch.equal(used, probs)
+    verdict, used = as_drawn.verify(tree, logits, draft_probs)
+    assert verdict == verify_drawn(tree, probs, draft_probs, SeededRandom(seed)) and torch.equal(used, probs)
+    assert first.first_token(logits[0]) == SeededRandom(seed).draw(probs[0])
+    assert first.reduction is None
+
+
+@pytest.mark.parametrize("shape", [SHAPES["all siblings"], SHAPES["both go on"]])
+def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape):
+    def as_chosen(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: SeededRandom) -> Verification:
+        return verify_drawn(tree, probs, torch.zeros_like(draft_probs), chance)
+
+    by_rule, by_choice = (tally(RANDOM, chosen(RANDOM, shape), verify) for verify in (as_chosen, coupled))
+    assert by_rule.off(RANDOM) < EXACT
+    assert by_rule.accepted == pytest.approx(by_choice.accepted, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
+    world = World(seed, vocabulary=4, draft_top_k=2)
+
+    def pick(prefix: Prefix, count: int, chance: SeededRandom) -> list[int]:
+        tokens = draw_children(world.draft(prefix), count, chance)
+        return tokens + [token for token in range(world.vocabulary) if token not in tokens][: count - len(tokens)]
+
+    def grower(chance: SeededRandom) -> DraftTree:
+        return grow((LEAF, (LEAF,), LEAF), lambda prefix, count: pick(prefix, count, chance))
+
+    assert tally(world, grower, verify_drawn).off(world) < EXACT
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_growth_may_look_at_all_that_was_drawn_before(seed: int):
+    """Two branches, and only the better one goes on: whether one does depends on what the other drew."""
+    world = World(20 + seed)
+
+    def grower(chance: SeededRandom) -> DraftTree:
+        tokens = draw_children(world.draft(()), 2, chance)
+        tokens += [draw_children(world.draft((elder,)), 1, chance)[0] for elder in tokens]
+        scores = [float(world.draft(())[tokens[n]] * world.draft((tokens[n],))[tokens[n + 2]]) for n in (0, 1)]
+        best = scores.index(max(scores))
+        last = draw_children(world.draft((tokens[best], tokens[best + 2])), 1, chance)
+        return make_tree(tokens + last, (0, 0, 1, 2, best + 3))
+
+    assert tally(world, grower, verify_drawn).off(world) < EXACT
+
+
+def test_a_drawn_child_must_not_be_dropped_for_its_token():
+    """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
+
+    def grower(chance: SeededRandom) -> DraftTree:
+        tokens = draw_children(RANDOM.draft(()), 2, chance)
+        return make_tree([max(tokens, key=lambda token: float(RANDOM.draft(())[token]))], [0])
+
+    assert tally(RANDOM, grower, verify_drawn).off(RANDOM) > WRONG
+    assert tally(RANDOM, grower, coupled).off(RANDOM) < EXACT
+
+
+@pytest.mark.parametrize("shape", [SHAPES["chain"], SHAPES["pair"], SHAPES["both go on"]])
+def test_the_rule_for_drawn_children_is_wrong_for_chosen_ones(shape: Shape):
+    """``min(1, p / q)`` where nothing was drawn from ``q``: the enumeration sees it."""
+    assert tally(RANDOM, chosen(RANDOM, shape), verify_drawn).off(RANDOM) > WRONG
+
+
+@pytest.mark.parametrize("world", [WORLDS["same"], WORLDS["same with zeros"]])
+@pytest.mark.parametrize("shape", [SHAPES["chain"], SHAPES["younger goes on"]])
+def test_a_draft_that_is_the_target_is_always_accepted(world: World, shape: Shape):
+    for tree, _ in outcomes(drawn(world, shape)):
+        probs = rows(tree, world.target)
+        for verdict, _ in outcomes(lambda chance: verify_drawn(tree, probs, probs, chance)):  # noqa: B023
+            families = [tree.children()[node] for node in verdict.path]
+            assert [family[0] for family in families[:-1]] == list(verdict.accepted)  # the eldest each time
+            assert not families[-1]
+
+
+class Refusing(SeededRandom):
+    """Refuses even what is certain, as rounding may refuse what should be."""
+
+    def accept(self, probability: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int):
+    probs = warp(torch.randn(4, 5, generator=torch.Generator().manual_seed(seed)), warpers(1.0, top_k=3))
+    chance = Refusing(seed)
+    first = draw_children(probs[0], 2, chance)
+    verdict = verify_drawn(make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1]), probs, probs, chance)
+    assert verdict.accepted == ()
+    assert probs[0, verdict.bonus_token] > 0
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_children_are_drawn_without_replacement(count: int):
+    probs = World(0, vocabulary=4, top_k=3).target(())
+    total = 0.0
+    for tokens, weight in outcomes(lambda chance: draw_children(probs, count, chance)):
+        assert len(tokens) == len(set(tokens)) == min(count, 3)
+        left, expected = 1.0, 1.0
+        for token in tokens:
+            expected *= float(probs[token]) / left
+            left -= float(probs[token])
+        assert weight == pytest.approx(expected, abs=EXACT)
+        total += weight
+    assert total == pytest.approx(1.0, abs=EXACT)
+
+
+def test_what_the_verifiers_refuse():
+    probs, tree = torch.full((3, 4), 0.25, dtype=torch.float64), make_tree([2, 2], [0, 0])
+    for run in (verify_drawn, coupled):
+        with pytest.raises(ValueError, match="nodes 1 and 2 are siblings with the same token 2"):
+            run(tree, probs, probs, SeededRandom(0))
+        with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[2, 4\]"):
+            run(tree, probs[:2], probs, SeededRandom(0))
+    with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[4\]"):
+        verify_drawn(tree, probs, probs[0], SeededRandom(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1, 0.5, 3.0])
+@pytest.mark.parametrize("top_p", [1.0, 0.8, 0.5, 0.01])
+@pytest.mark.parametrize("top_k", [0, 3, 4, 9])
+def test_warping_is_what_it_says(temperature: float, top_p: float, top_k: int, dtype: torch.dtype):
+    """The likeliest tokens until there are ``top_k`` or, among those, ``top_p`` is reached."""
+    logits = torch.from_numpy(np.random.default_rng(0).normal(scale=2, size=(4, 7))).to(dtype)
+    probs = warp(logits, warpers(temperature, top_p, top_k))
+    assert probs.dtype == torch.float64
+    for row, warped in zip(logits.double().numpy(), probs.numpy(), strict=True):
+        order = np.argsort(-row)[: top_k or len(row)]
+        weights = np.exp(row[order] / temperature)
+        weights /= weights.sum()
+        enough = 1 + int((weights.cumsum() < top_p).sum())
+        by_hand = np.zeros(len(row))
+        by_hand[order[:enough]] = weights[:enough] / weights[:enough].sum()
+        assert warped == pytest.approx(by_hand, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(0.0, 1.0, 0), (-1.0, 1.0, 0), (1.0, -0.5, 0), (1.0, 1.0, -1)]
+)
+def test_warping_refuses_what_means_nothing(temperature: float, top_p: float, top_k: int):
+    with pytest.raises(ValueError, match=r"temperature|top_p|top_k"):
+        warpers(temperature, top_p, top_k)
+
+
+def test_seeded_chance_keeps_to_the_probabilities():
+    chance, rounds = SeededRandom(0), 4000
+    probs = torch.tensor([0.0, 0.5, 0.0, 0.1, 0.4, 0.0], dtype=torch.float64)
+    counts = np.bincount([chance.draw(probs) for _ in range(rounds)], minlength=6)
+    assert counts / rounds == pytest.approx(probs.numpy(), abs=0.03)  # four standard deviations
+    assert not counts[[0, 2, 5]].any()
+    assert sum(chance.accept(0.3) for _ in range(rounds)) / rounds == pytest.approx(0.3, abs=0.03)
+    assert all(chance.accept(1.0) and not chance.accept(0.0) for _ in range(rounds))
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (1.0 - 2.0**-53, 3), (1.0, 3)])
+def test_the_ends_of_the_range_stay_possible(monkeypatch: pytest.MonkeyPatch, uniform: float, token: int):
+    """A scaled draw may be rounded up to the very end."""
+    chance = SeededRandom(0)
+    monkeypatch.setattr(chance, "_uniform", lambda: uniform)
+    assert chance.draw(torch.tensor([0.0, 0.3, 0.2, 0.5, 0.0])) == token
+    assert not chance.accept(0.0)
+
+
+SEEDS = range(40)
+OPTIONS = {
+    "best": DecodingConfig(temperature=1.2, max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),
+    "drawn": DecodingConfig(temperature=1.2, rule="sequoia", depth=3, nodes=6, children="drawn"),
+    "narrow": DecodingConfig(temperature=1.2, top_k=3, rule="fixed", branching=(4, 2), children="drawn"),
+    "alone": DecodingConfig(temperature=1.2, drafter="none"),
+}
+EVERY = pytest.mark.parametrize("kind", OPTIONS)
+
+
+def run(pair: Pair, kind: str, seed: int, record: bool = True) -> DecodeTrace:
+    config = replace(OPTIONS[kind], seed=seed, max_new_tokens=12)
+    return pair.run(Lane("speculative", config, models.prompt(seed % 4)), record=record)
+
+
+def of_draws(step: StepTrace) -> Verification:
+    """The verdict that a step's draws spell, from their numbers alone."""
+    node, accepted = 0, []
+    children = step.tree.children()
+    for draw in step.draws:
+        child = next((n for n in children[draw.node] if step.tree.tokens[n] == draw.token), None)
+        if draw.acceptance is None and draw.node == step.verification.path[-1]:
+            return Verification(tuple(accepted), draw.token)
+        assert child is not None
+        if draw.accepted:
+            accepted = [*step.tree.path(child)[1:]]
+            node = child
+        else:
+            assert draw.node == node
+    raise AssertionError("the last draw is the target's own")
+
+
+@EVERY
+@pytest.mark.parametrize("seed", sample(SEEDS, 10))
+def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int) -> None:
+    trace = run(tiny, kind, seed)
+    for step in trace.steps:
+        assert of_draws(step) == step.verification
+        for draw in step.draws:
+            rank = draw.tokens.index(draw.token)
+            assert sum(draw.target_probs) <= 1 + 1e-6 and sum(draw.draft_probs) <= 1 + 1e-6
+            assert draw.target_probs[rank] == pytest.approx(draw.target_prob, abs=1e-6)
+            assert list(draw.tokens) == sorted(set(draw.tokens)) and len(draw.tokens) <= 2 * LIKELY + 1
+            if draw.acceptance is None:
+                below = [start <= draw.uniform for start in draw.starts]
+                assert sum(below) - 1 == rank and below == sorted(below, reverse=True)
+                assert draw.uniform < draw.starts[rank] + draw.target_prob + 1e-12
+            else:
+                assert draw.draft_prob and draw.acceptance == min(1.0, draw.target_prob / draw.draft_prob)
+
+
+@pytest.mark.parametrize("kind", ["drawn", "narrow"])
+def test_after_a_refusal_the_next_draw_uses_the_residual(tiny: Pair, kind: str) -> None:
+    """Of the words that both records name: what was left of p and q, scaled to one, is what comes next."""
+    met = 0
+    for seed in SEEDS:
+        for step in run(tiny, kind, seed).steps:
+            for before, after in pairwise(step.draws):
+                if before.accepted or before.node != after.node:
+                    continue
+                rest = {
+                    token: max(p - q, 0.0)
+                    for token, p, q in zip(before.tokens, before.target_probs, before.draft_probs, strict=True)
+                }
+                seen = dict(zip(after.tokens, after.target_probs, strict=True))
+                both = [token for token in rest if rest[token] > 1e-4 and token in seen]
+                ratios = [seen[token] / rest[token] for token in both]
+                assert ratios == pytest.approx([ratios[0]] * len(ratios), rel=1e-2) if ratios else True
+                assert seen.get(before.token, 0.0) == 0.0
+                met += len(both) > 1
+    assert met > 20
+
+
+@EVERY
+@pytest.mark.parametrize("seed", sample(SEEDS, 3))
+def test_recording_changes_neither_tokens_nor_trees(tiny: Pair, kind: str, seed: int) -> None:
+    recorded, bare = (run(tiny, kind, seed, record).steps for record in (True, False))
+    assert all(step.draws for step in recorded) and not any(step.draws for step in bare)
+    seen = [[(step.tree, step.verification, step.emitted) for step in steps] for steps in (recorded, bare)]
+    assert seen[0] == seen[1]
