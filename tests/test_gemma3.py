@@ -12,8 +12,7 @@ from support import families
 from torch import Tensor
 
 from specllava.core.config import DecodingConfig
-from specllava.engine.decoders import seen_in_prefill
-from specllava.engine.engine import Engine
+from specllava.engine.engine import Engine, visible_in_prefill
 from specllava.models.checkpoints.tokens import resize_vocabulary
 from specllava.pair import Pair
 from specllava.prompt.prompt import Prompt
@@ -66,7 +65,7 @@ def test_slots_see_the_run_that_they_lie_in(seed: int):
     source = torch.Generator().manual_seed(seed)
     slots = torch.rand(17, generator=source).lt(0.6).numpy()
     start = int(torch.randint(17, (), generator=source))
-    found = seen_in_prefill(slots, start)
+    found = visible_in_prefill(slots, start)
     assert found.shape == (17 - start, 17)
     for token in range(start, 17):
         for column in range(17):

@@ -22,10 +22,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from specllava.verification import answer_settings
 from support import checkpoints, families, family_proofs, models
 from support.amount import sample
-from support.chances import outcomes
+from support.chances import Enumerating, outcomes
 from support.family_drafts import write_draft, write_target
 from support.family_kinds import FAMILIES
 from torch import Tensor
@@ -51,10 +50,17 @@ from specllava.core.metrics import compare
 from specllava.custom_generate import PAIRS, SEARCHES
 from specllava.models.families.prepared import MEDIA
 from specllava.pair import Pair
-from specllava.spec_decode.logits_processing import APPLIED, OF_SAMPLING, REFUSED, warpers
+from specllava.spec_decode.logits_processing import (
+    APPLIED,
+    OF_SAMPLING,
+    REFUSED,
+    LogitsProcessing,
+    answer_settings,
+    warpers,
+)
 from specllava.spec_decode.loop import Lane
-from specllava.spec_decode.rejection_sampler import RandomSource, SeededRandom, warp
-from specllava.spec_decode.tree_drafter import Drawing, top_tokens
+from specllava.spec_decode.rejection_sampler import warp
+from specllava.spec_decode.tree_drafter import TopK
 
 RUNS = 24  # of each family
 LONG = 20
@@ -161,12 +167,12 @@ def exact(pair: Pair, **options: Any) -> dict[tuple[int, ...], float]:
     """Every answer that ``generate`` may draw, with its probability."""
     warm = {"do_sample": True, "temperature": WARMTH, "top_k": TOP_K, "top_p": 1.0, "max_new_tokens": LENGTH}
 
-    def drawn(chance: RandomSource) -> tuple[int, ...]:
+    def drawn(chance: Enumerating) -> tuple[int, ...]:
         def every_way(probs: Tensor, num_samples: int) -> Tensor:
             sure = probs[0].double()
             return torch.tensor([[chance.draw(sure / sure.sum())]])
 
-        with patch("torch.multinomial", every_way), patch("specllava.decoding.SeededRandom", lambda seed: chance):
+        with patch("torch.multinomial", every_way), patch("specllava.pair.SeededRandom", lambda seed: chance):
             return new_tokens(pair.target, models.plain_inputs(0), **warm | options)
 
     chances = Counter[tuple[int, ...]]()
@@ -244,9 +250,9 @@ def test_where_everything_is_forbidden_the_answer_is_still_that_of_generate():
     for lane in LANES.values():
         with pytest.raises(ValueError, match=r"^generation_config.json forbids every next token.*$"):
             models.decode(pair, models.prompt(0), DecodingConfig(temperature=1.0, **lane))
-    logits = torch.stack([torch.full((9,), -torch.inf), torch.zeros(9)])
-    for guesses in (top_tokens(logits, 2), Drawing(warpers(1.0), SeededRandom(0))(logits, 2, (0, 1))):
-        assert (guesses[0].tokens, guesses[0].entropy) == ([], 0.0)
+    top = TopK(2)
+    guesses = top.decode(top(torch.stack([torch.full((9,), -torch.inf), torch.zeros(9)])).tolist())
+    assert (guesses[0].tokens, guesses[0].entropy) == ([], 0.0)
     pair = asking({"bad_words_ids": [[30, token] for token in range(models.RECIPE.vocabulary)]}, "perfect")
     assert check_trees(pair)[1:3] == (30, 0)
 
@@ -262,11 +268,11 @@ def test_scores_that_overflow_are_those_of_generate(also: dict[str, Any]):
 def test_a_checkpoint_that_asks_for_nothing_costs_nothing():
     """Passes still compute summaries where their logits are, and no file has a field more."""
     pair = asking({"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "suppress_tokens": None, "num_beams": 1})
-    asked = answer_settings.answer_settings(
+    asked = answer_settings(
         pair.target, pair.processor.tokenizer, ALONE, models.prompt(0).input_ids, frozenset()
     )
     assert not asked.processing and not asked.warpers and asked.stops is None
-    with patch.object(answer_settings.Processing, "__call__", side_effect=AssertionError):
+    with patch.object(LogitsProcessing, "__call__", side_effect=AssertionError):
         trace = models.decode(pair, models.prompt(0), TREES["topk"])
     assert "generation_config" not in json.loads(trace.to_json())["setting"]
     pair = asking({"use_cache": False, "prompt_lookup_num_tokens": 3, "length_penalty": 2.0, "max_new_tokens": 3})

@@ -171,7 +171,7 @@ class Engine:
             if positions is not None:
                 arguments["position_ids"] = positions[..., reused:]
             if family.bidirectional and rest is not None:
-                visible = _visible_in_prefill(np.isin(ids, markers), reused)
+                visible = visible_in_prefill(np.isin(ids, markers), reused)
                 arguments["attention_mask"] = self._masks.of(visible, range(reused, len(ids)), self.cache.positions)
         output = decoder.decoder(
             inputs_embeds=merge_features(model, input_ids[:, reused:], rest),
@@ -268,7 +268,7 @@ class AttentionMasks:
         return torch.from_numpy(added).to(self._device, self._dtype)[None, None]
 
 
-def _visible_in_prefill(slots: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:
+def visible_in_prefill(slots: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:
     """Return what the tokens from ``start`` on see: all up to themselves, and an image slot its whole run of slots.
 
     Args:
