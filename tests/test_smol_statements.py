@@ -26,7 +26,7 @@ def test_nothing_that_is_true_by_construction_is_a_contradiction() -> None:
     for number in range(SCENES):
         scene, rng = sample_scene(number, "held-out"), random.Random(number)
         written = [write(scene, rng).answer for write in (describe, caption)]
-        written += [exchange.turn.answer for family in FAMILIES if (exchange := family(scene, rng))]
+        written += [answer for family in FAMILIES if (query := family(scene, rng)) for answer in query.answers]
         assert {text: why for text in written if (why := contradicts(scene, text))} == {}
 
 

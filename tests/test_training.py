@@ -49,7 +49,7 @@ from recipes.toy.scene import (
     sample_any_scene,
     sample_scene,
 )
-from recipes.toy.train import SEED_STRIDE, TALKING_START, VALIDATION_START, deepen
+from recipes.toy.train import ASKING_START, SEED_STRIDE, TALKING_START, VALIDATION_START, deepen
 from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 from specllava.distill.loop import LoopConfig, fit
 from specllava.distill.losses import IGNORE
@@ -184,11 +184,12 @@ def test_what_is_measured_on_was_never_trained_on():
     looking = recipe.align.steps * recipe.align_batch
     drafts = max(recipe.draft.steps * recipe.draft_batch, recipe.distill.steps * recipe.distill_batch)
     talking = TALKING_START + recipe.target.steps * recipe.target_batch
+    asking = ASKING_START + recipe.asking.steps * recipe.asking_batch
     seeing = recipe.vision.steps * recipe.vision_batch
     assert max(looking, drafts, seeing) < TALKING_START  # every stage of the target has scenes of its own
     most = 100_000  # prompts that anyone measures on
     measured = (EVALUATION_START, scene_questions.START, lessons.START, VALIDATION_START, EXPORT_START)
-    assert talking < min(measured) and max(measured) + most < SEED_STRIDE  # nor by another seed
+    assert talking <= ASKING_START and asking < min(measured) and max(measured) + most < SEED_STRIDE  # nor by another seed
     assert all(abs(one - other) > most for one, other in combinations(measured, 2))
 
 
@@ -278,6 +279,26 @@ def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(proces
     assert told("On the left at the front is a red cat.") == []  # nothing stands there
 
 
+def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
+    things = (
+        Thing("cat", "red", "small", "left", "back"),
+        Thing("dog", "red", "large", "middle", "front"),
+        Thing("cat", "blue", "large", "right", "front"),
+    )
+    scene = Scene("city", "clear", "day", things)
+    hints = Hints(processor.tokenizer, 64)
+    cells = {digit: cell for cell, digit in hints.digits.items()} | {hints.none: None}
+
+    def told(question):
+        ids, labels = encode_chat(processor.tokenizer, (QuestionAnswer(question, "The dog and the cat."),), 64)
+        found = zip(ids, hints.find_kinds(scene, ids, labels), strict=True)
+        return [(processor.tokenizer.decode([token]).strip(), cells[cell]) for token, cell in found if cell != IGNORE]
+
+    assert told("Is the dog next to the blue cat?") == [("dog", ("middle", "front")), ("cat", ("right", "front"))]
+    assert told("Is there a horse or a green cat?") == [("horse", None), ("cat", None)]
+    assert told("Where is the cat?") == []  # it could be either
+
+
 def test_naming_loss_is_the_mean_over_words_and_slots():
     torch.manual_seed(0)
     logits = torch.randn(3, 9)
@@ -328,7 +349,7 @@ def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = ["train", "--output", str(tmp_path), "--tiny"]
     assert main(command) == 0
     stages = [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    learnt = ["vision tower", "aligned target", "target", "draft", "distilled draft"]
+    learnt = ["vision tower", "aligned target", "talking target", "target", "draft", "distilled draft"]
     learnt += ["eagle, short rollouts", "eagle", "eagle, compressed"]
     assert stages == ["tokenizer", "vision accuracy", *learnt]
     for draft in ("draft", "draft-before", "eagle", "eagle-compressed"):

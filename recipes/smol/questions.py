@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from recipes.toy.dialogue import ask
 from recipes.toy.language import QuestionAnswer, enumerate_words, polish
 from recipes.toy.phrases import COLUMN_PHRASES, NUMBERS, PLACE_NAMES, ROW_PHRASES
-from recipes.toy.questions import FAMILIES
 from recipes.toy.scene import Scene, Thing, scenes
 
 FREE: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # kind: questions, instructions
@@ -101,10 +101,7 @@ def free_questions(start: int, count: int) -> Iterator[tuple[Scene, str]]:
 
 def fact(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """Draw a question that has one right answer, with that answer."""
-    exchange = None
-    while exchange is None:
-        exchange = rng.choice(FAMILIES)(scene, rng)
-    return exchange.turn
+    return ask(scene, rng)[0]
 
 
 _IN: Final = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -70,16 +70,18 @@ class Render:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Let the target describe scenes that it never saw, and count what it got right."""
+    """Let the target describe scenes that it never saw, or answer questions, and count what it got right."""
 
     scenes: int = 500
     """Scenes of each split."""
 
+    questions: bool = False
+    """Ask questions: in the wording of training, as people type them, beyond the picture, and in dialogues."""
+
     json: Path | None = None
-    """Write the rates to this file."""
+    """Write the rates, and for questions every wrong answer, to this file."""
 
     pair: PairOptions = field(default_factory=PairOptions)
-    decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
         if self.scenes < 1:
@@ -87,14 +89,21 @@ class Evaluate:
         check_outputs(json=self.json)
         pair = load_pair(self.pair)
         from recipes.toy.evaluate import evaluate
+        from recipes.toy.question_evaluation import evaluate_questions, rates
 
-        results = [evaluate(pair, split, self.scenes, self.decoding) for split in ("held-out", "train")]
-        table = Table("measure", *(f"{result['split']} scenes" for result in results))
-        for name in results[0]:
-            if isinstance(results[0][name], float):
-                table.add_row(name, *(f"{result[name]:.3f}" if name in result else "" for result in results))
+        measure = evaluate_questions if self.questions else evaluate
+        splits: tuple[Split, ...] = ("held-out", "train")
+        results = [measure(pair.target, pair.processor, split, self.scenes) for split in splits]
+        table = Table("measure", *(f"{split} scenes" for split in splits))
+        shown = [rates(result) if self.questions else _shares(result) for result in results]
+        for name in shown[0]:
+            table.add_row(name, *(result.get(name, "") for result in shown))
         console.print(table)
-        write_json(self.json, {"results": results})
+        write_json(self.json, {"results": results, "setting": asdict(pair.info)})
+
+
+def _shares(result: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{value:.3f}" for name, value in result.items() if isinstance(value, float)}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipes.toy.dialogue import converse
+from recipes.toy.dialogue import ask, converse, describe_or_ask, discuss, look_ups
 from recipes.toy.draw import draw_scene
 from recipes.toy.hints import first_tokens
 from recipes.toy.language import QuestionAnswer, describe, polish, where
@@ -57,13 +57,14 @@ def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 
 LOOKING = (list_objects, list_objects, list_objects, list_objects)
 TALKING = (list_objects, converse, description, description)
+ASKING = (describe_or_ask, discuss, *(ask,) * 8, look_ups, look_ups)
 
 
 def content_ids(tokenizer: Any) -> list[int]:
     """Return the tokens that begin a word determined by the picture: objects, positions, counts, and the scene."""
     spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
     scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
-    words = (*KINDS, *COLOURS, *spots, *scene)
+    words = (*KINDS, *COLOURS, *spots, *scene, "Yes", "No")
     return sorted(set(first_tokens(tokenizer, words).values()))
 
 

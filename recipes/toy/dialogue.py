@@ -5,19 +5,13 @@ was about.
 from __future__ import annotations
 
 import random
+import re
 from typing import Final
 
-from recipes.toy import phrases
-from recipes.toy.language import (
-    QuestionAnswer,
-    caption,
-    describe,
-    enumerate_words,
-    polish,
-    where,
-)
-from recipes.toy.questions import FAMILIES, Exchange, worded
-from recipes.toy.scene import Scene, Thing
+from recipes.toy.language import QuestionAnswer, caption, describe, polish
+from recipes.toy.questions import FAMILIES, LOOKS, Family, Query, look_up, looks_of
+from recipes.toy.scene import Scene
+from recipes.toy.wordings import worded
 
 SUGGESTIONS: Final[tuple[str, ...]] = (
     "Describe this image in detail.",
@@ -30,18 +24,33 @@ SUGGESTIONS: Final[tuple[str, ...]] = (
     "Is there a dog?",
     "Describe this picture like an art critic.",
 )
-SINGLE_DESCRIPTION, SINGLE_CAPTION, SINGLE_QUESTION = (
-    0.55,
-    0.08,
-    0.10,
-)  # shares of the samples; the rest are dialogues
-DESCRIPTION_FIRST = 0.4  # how often a dialogue opens with a description
-FOLLOW_UP = 0.6  # how often a turn continues with "it" or "they" where that is possible
+SINGLE_DESCRIPTION, SINGLE_CAPTION, SINGLE_QUESTION = 0.45, 0.06, 0.22  # shares of the samples; the rest are dialogues
+DESCRIPTION_FIRST = 0.25  # how often a dialogue opens with a description
+FOLLOW_UP = 0.5  # how often a turn continues with "it" or "they" where that is possible
+LOOK_UPS = 3  # in a row
 
 
-def ask(scene: Scene, rng: random.Random) -> QuestionAnswer:
-    """Return one question about the scene, of any family that applies to it."""
-    return _ask(scene, rng, frozenset()).turn
+def draw_query(scene: Scene, rng: random.Random, families: tuple[Family, ...] = FAMILIES) -> Query:
+    """Draw a question of any family that applies to the scene."""
+    while (query := rng.choice(families)(scene, rng)) is None:
+        pass
+    return query
+
+
+def ask(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """Return one question about the scene."""
+    return (worded(draw_query(scene, rng), rng),)
+
+
+def describe_or_ask(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """Return a description, or as often a question."""
+    return (describe(scene, rng),) if rng.random() < 0.5 else ask(scene, rng)
+
+
+def look_ups(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """Return bare look-ups of several kinds."""
+    queries = {query.slots["kind"]: query for query in (look_up(scene, rng) for _ in range(LOOK_UPS)) if query}
+    return tuple(worded(query, rng) for query in queries.values()) or ask(scene, rng)
 
 
 def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
@@ -52,64 +61,44 @@ def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     if share < SINGLE_DESCRIPTION + SINGLE_CAPTION:
         return (caption(scene, rng),)
     if share < SINGLE_DESCRIPTION + SINGLE_CAPTION + SINGLE_QUESTION:
-        return (ask(scene, rng),)
-    length = rng.randint(2, 4)
+        return ask(scene, rng)
+    return discuss(scene, rng)
+
+
+def discuss(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """Return a dialogue of two to four turns."""
     turns = [describe(scene, rng)] if rng.random() < DESCRIPTION_FIRST else []
-    last: Exchange | None = None
-    while len(turns) < length:
-        follow_up = _follow_up(scene, rng, last) if last and rng.random() < FOLLOW_UP else None
-        last = follow_up or _ask(scene, rng, frozenset(turn.question for turn in turns))
-        turns.append(last.turn)
-    return tuple(turns)
+    return (*turns, *(turn for _, turn in inquire(scene, rng, rng.randint(2, 4) - len(turns))))
 
 
-def _ask(scene: Scene, rng: random.Random, asked: frozenset[str]) -> Exchange:
-    """Return an independent question that does not occur in the dialogue yet."""
-    while True:
-        exchange = rng.choice(FAMILIES)(scene, rng)
-        if exchange and exchange.turn.question not in asked:
-            return exchange
+def inquire(scene: Scene, rng: random.Random, length: int) -> list[tuple[Query, QuestionAnswer]]:
+    """Return different questions in a row, some of them about the object of the one before."""
+    asked: list[tuple[Query, QuestionAnswer]] = []
+    stated: frozenset[str] = frozenset()
+    while len(asked) < length:
+        query = follow_up(asked[-1][0], stated, rng) if asked and rng.random() < FOLLOW_UP else None
+        follows = query is not None
+        query = query or draw_query(scene, rng)
+        if any((query.form, query.slots) == (other.form, other.slots) for other, _ in asked) and not follows:
+            continue
+        turn = worded(query, rng)
+        stated = _stated(query, turn) | (stated if follows else frozenset())
+        asked.append((query, turn))
+    return asked
 
 
-def _follow_up(scene: Scene, rng: random.Random, last: Exchange) -> Exchange | None:
-    """Return a question about the subject of the last turn, of a kind not answered there."""
-    options = [sort for sort in ("colour", "where", "size") if sort not in last.stated]
-    if not last.focus or not options:
+def follow_up(last: Query, stated: frozenset[str], rng: random.Random) -> Query | None:
+    """Return a question about the focus of the last one, for a look that is not stated yet."""
+    looks = [look for look in LOOKS if look not in stated]
+    if not last.focus or not looks:
         return None
-    sort = rng.choice(options)
-    asker = _ask_it if len(last.focus) == 1 else _ask_they
-    return Exchange(asker(rng, last.focus, sort), last.focus, last.stated | {sort})
+    look = rng.choice(looks)
+    form = f"{'it' if len(last.focus) == 1 else 'they'}_{look}"
+    return Query(form, tuple(map(polish, looks_of(last.focus, look))), {}, last.focus)
 
 
-def _ask_it(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> QuestionAnswer:
-    thing = focus[0]
-    if sort == "colour":
-        answers = (f"it is {thing.colour}", f"it has a {thing.colour} colour")
-        return worded(rng, ("What colour is it?", "And what colour is it?"), answers)
-    if sort == "where":
-        spot = where(thing, rng)
-        return worded(rng, ("Where is it?", "Where exactly is it?"), (f"it is {spot}", f"you can find it {spot}"))
-    size = rng.choice(phrases.SIZE_WORDS[thing.size])
-    return worded(rng, ("Is it large or small?", "How big is it?"), (f"it is {size}", f"it looks {size}"))
-
-
-def _ask_they(rng: random.Random, focus: tuple[Thing, ...], sort: str) -> QuestionAnswer:
-    question = {
-        "colour": ("What colours do they have?", "Which colours are they?"),
-        "where": ("Where are they?", "Where can I find them?"),
-        "size": ("Are they large or small?", "How big are they?"),
-    }[sort]
-    if sort == "where":
-        values = [where(thing, rng) for thing in focus]
-    else:
-        values = [thing.colour if sort == "colour" else thing.size for thing in focus]
-    return QuestionAnswer(rng.choice(question), polish(_each(values)))
-
-
-def _each(values: list[str]) -> str:
-    """Word the values of two objects or more, one after the other: "one is red and the other is blue"."""
-    if len(set(values)) == 1:
-        return f"{'both' if len(values) == 2 else 'all of them'} are {values[0]}"
-    if len(values) == 2:
-        return f"one is {values[0]} and the other is {values[1]}"
-    return enumerate_words([f"one is {value}" for value in values])
+def _stated(query: Query, turn: QuestionAnswer) -> frozenset[str]:
+    """Return the looks of the focus that a turn states."""
+    words = set(re.findall(r"[a-z]+", f"{turn.question} {turn.answer}".lower()))
+    own = {"colour": "colour", "size": "size", "where": "column"}
+    return frozenset(look for look, field in own.items() if words & {getattr(thing, field) for thing in query.focus})

@@ -8,14 +8,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tqdm.auto import tqdm
-
-from recipes.toy.draw import draw_scene
+from recipes.toy.answers import Asked, answer_all
 from recipes.toy.parsed_text import parse_text
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import HELD_OUT, Scene, Split, scenes
-from specllava.core.config import DecodingConfig
-from specllava.pair import Pair
 
 EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
 
@@ -76,14 +72,12 @@ def score_answer(scene: Scene, text: str) -> Tally:
     )
 
 
-def evaluate(pair: Pair, split: Split, count: int, config: DecodingConfig | None = None) -> dict[str, Any]:
+def evaluate(target: Any, processor: Any, split: Split, count: int) -> dict[str, Any]:
     """Describe ``count`` scenes of a split greedily and return the rates of correct statements."""
-    config = config or DecodingConfig()
-    total = Tally()
-    for scene, prompt in tqdm(held_out_prompts(split, count), total=count, desc=f"describing, {split}"):
-        trace = pair.generate(draw_scene(scene, 256), prompt, config)
-        total += score_answer(scene, trace.text)
-    return {"split": split, **total.rates(), "counts": asdict(total), "setting": asdict(pair.info)}
+    asked = [Asked(scene, prompt) for scene, prompt in held_out_prompts(split, count)]
+    texts = answer_all(target, processor, asked, f"describing, {split}")
+    total = sum((score_answer(one.scene, text) for one, text in zip(asked, texts, strict=True)), Tally())
+    return {"split": split, **total.rates(), "counts": asdict(total)}
 
 
 def held_out_prompts(split: Split, count: int) -> Iterable[tuple[Scene, str]]:

@@ -1,4 +1,4 @@
-"""Auxiliary labels of a target's first training: the content of each picture slot, and the cell that words refer to.
+"""Auxiliary labels of a target's training: the content of each picture slot, and the cell that words refer to.
 
 The text alone depends on the picture too seldom to train this quickly. Both hints are labels in the model's own
 vocabulary, so they cost no tokens, and the finished model has no additional part.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -34,14 +35,17 @@ class Hints:
         self.side = math.isqrt(patches)
         columns: dict[str, Column] = {word: column for column, words in COLUMN_WORDS.items() for word in words}
         rows: dict[str, Row] = {word: row for row, words in ROW_WORDS.items() for word in words}
-        self.tokens = first_tokens(tokenizer, (*KINDS, *COLOURS, *columns, *rows, *PLACES, *WEATHERS, *TIMES, *NUMBERS))
+        looks = (*KINDS, *COLOURS, *SIZES, *columns, *rows)
+        self.tokens = first_tokens(tokenizer, (*looks, *PLACES, *WEATHERS, *TIMES, *NUMBERS))
         self.columns = {self.tokens[word]: column for word, column in columns.items()}
         self.rows = {self.tokens[word]: row for word, row in rows.items()}
-        self.looks = {self.tokens[word] for word in (*KINDS, *COLOURS)}
+        self.kinds = {self.tokens[word] for word in KINDS}
+        self.looks = {*self.kinds, *(self.tokens[word] for word in COLOURS)}
         self.sizes = set(first_tokens(tokenizer, SIZES).values())
         self.definite = {tokenizer.encode(word, add_special_tokens=False)[0] for word in (" the", " The", "The")}
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits = dict(zip(CELLS, digits, strict=True))
+        self.none = self.tokens[NUMBERS[0]]
 
     def name_patches(self, scene: Scene) -> Tensor:
         """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
@@ -97,9 +101,36 @@ class Hints:
                 found[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
         return found
 
+    def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
+        """Return, where a question names a kind, the cell of the only object that fits, or "no" where none does.
+
+        A colour before the kind must fit as well. Before each word of the answer that fits the object named last, its
+        cell again.
+        """
+        found = [IGNORE] * len(ids)
+        asked: list[Thing] = []
+        for index, (before, token) in enumerate(pairwise(ids), 1):
+            if labels[index] != IGNORE:
+                if len(asked) == 1 and token in self.words(asked[0]) | self.spots(asked[0]):
+                    found[index - 1] = self.digits[asked[0].column, asked[0].row]
+                continue
+            if labels[index - 1] != IGNORE:
+                asked = []
+            if token in self.kinds:
+                words = {token, before} & self.looks
+                asked = [thing for thing in scene.things if words <= self.words(thing)]
+                cell = self.digits[asked[0].column, asked[0].row] if asked else self.none
+                found[index] = cell if len(asked) < 2 else IGNORE
+        return found
+
     def words(self, thing: Thing) -> set[int]:
         """Return the tokens of an object's appearance."""
         return {self.tokens[thing.colour], self.tokens[thing.kind]}
+
+    def spots(self, thing: Thing) -> set[int]:
+        """Return the tokens of an object's size, column and row."""
+        position = (*COLUMN_WORDS[thing.column], *ROW_WORDS[thing.row])
+        return {self.tokens[word] for word in (thing.size, *position)}
 
 
 def naming_loss(logits: Tensor, labels: Tensor, scenery: float) -> Tensor:

@@ -19,12 +19,12 @@ from recipes.toy import phrases
 from recipes.toy.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS
 from recipes.toy.relations import name, relation, step_between
 from recipes.toy.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
-from recipes.toy.styles import STYLES, Style
+from recipes.toy.styles import PLAIN_STYLES, STYLES, Style
 
 Option = TypeVar("Option")
 
 LEANING = 0.75  # how often the scene determines a wording, which is otherwise random
-PLAIN_PROMPTS = 0.8  # how often the question for a description names no style
+PLAIN_PROMPTS = 0.6  # how often the question for a description names no style
 MAX_WORDS = 96
 MIN_WORDS = 38
 SHORTER_DRAWS = 4  # how many wordings of four objects to choose the shortest from, where they run too long
@@ -42,7 +42,7 @@ def describe(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """Return a detailed description of the whole scene."""
     if rng.random() < PLAIN_PROMPTS:
         prompt = rng.choice(DETAIL_PROMPTS)
-        style = _lean(rng, STYLES, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
+        style = _lean(rng, PLAIN_STYLES, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
     else:
         style = rng.choice(STYLES)
         prompt = rng.choice(style.prompts)
@@ -86,7 +86,12 @@ def polish(sentence: str) -> str:
     """Make a sentence from a filled template: capital, full stop, "an" before vowels, no comma before a stop."""
     if sentence[-1] not in ".!?":
         sentence += "."
-    return _ARTICLE.sub(r"\1n ", _COMMAS.sub("", sentence[0].upper() + sentence[1:]))
+    return with_articles(_COMMAS.sub("", sentence[0].upper() + sentence[1:]))
+
+
+def with_articles(sentence: str) -> str:
+    """Put "an" in place of "a" before vowels."""
+    return _ARTICLE.sub(r"\1n ", sentence)
 
 
 def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlavaForConditionalGeneration
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from recipes.toy.hints import NAMES, naming_loss
 from recipes.toy.packing import packed_mask
@@ -22,12 +24,14 @@ from specllava.prompt.image_slots import merge_features
 PackedLosses = Callable[[Any, Batch], Losses]
 
 
-def target_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
-    """Return a target's loss function for packed rows: the answers, and both hints of :mod:`recipes.toy.hints`.
+def target_losses(recipe: ToyRecipe, content: Sequence[int], kinds: Sequence[int] = ()) -> PackedLosses:
+    """Return a target's loss function for packed rows: the answers, and the hints of :mod:`recipes.toy.hints`.
 
     Args:
         content: tokens with weight ``recipe.content_weight`` in the answers.
+        kinds: tokens that questions ask for, see :func:`finding_loss`.
     """
+    sought = torch.tensor(sorted(kinds))
     weight = torch.ones(recipe.vocabulary)
     weight[list(content)] = recipe.content_weight
 
@@ -44,9 +48,40 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int]) -> PackedLosses:
         cells = model.lm_head(gathered[referring]).float()  # [referring, vocab]
         gathering = F.cross_entropy(cells, wanted, reduction="sum") / max(1, len(wanted))
         loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
-        return {"loss": loss, "answers": answers, "naming": naming, "gathering": gathering}
+        parts = {"answers": answers, "naming": naming, "gathering": gathering}
+        if len(sought):
+            parts["finding"] = finding_loss(model, layers[0], batch, sought.to(loss.device))
+            loss = loss + recipe.finding_weight * parts["finding"]
+        return {"loss": loss, **parts}
 
     return losses
+
+
+def finding_loss(
+    model: LlavaForConditionalGeneration, embeds: Tensor, batch: Batch, kinds: Tensor
+) -> Tensor:
+    """Return how little of the first head's attention in the first layer goes from kinds to the slots that show them.
+
+    Mean over the kinds in questions that a slot shows, in nats: ``-log`` of these slots' share of all slots. Without it
+    a target hardly learns to find an object by its kind, since descriptions name positions first.
+
+    Args:
+        embeds: ``[batch, length, hidden]``, what the first layer reads.
+        kinds: tokens of all kinds.
+    """
+    decoder, ids = model.get_decoder(), batch["input_ids"]
+    layer, slots = decoder.layers[0], ids.eq(model.config.image_token_id)
+    states, size = layer.input_layernorm(embeds), layer.self_attn.head_dim
+    heads = (states @ proj.weight[:size].T for proj in (layer.self_attn.q_proj, layer.self_attn.k_proj))
+    turn = decoder.rotary_emb(states, batch["position_ids"])
+    queries, keys = (head[:, 0] for head in apply_rotary_pos_emb(*(head[:, None] for head in heads), *turn))
+    asked = torch.isin(ids, kinds) & batch["labels"].eq(IGNORE)
+    shown = ids[:, :, None].eq(batch["patch_names"][:, None, :, 0])  # [batch, length, slots]
+    rows, columns = (asked & shown.any(-1)).nonzero(as_tuple=True)
+    keys = keys[slots].unflatten(0, (len(ids), -1))[rows]  # [kinds in questions, slots, size]
+    scores = torch.einsum("ph,psh->ps", queries[rows, columns], keys) / math.sqrt(size)
+    right = scores.masked_fill(~shown[rows, columns], -torch.inf).logsumexp(-1)
+    return (scores.logsumexp(-1) - right).sum() / max(1, len(rows))
 
 
 def draft_losses(

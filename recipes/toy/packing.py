@@ -49,20 +49,25 @@ class PackedBatches:
     def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
         """Return a row: the picture's prefix once, then the tokens that each conversation adds to it."""
         talks = [talk(scene, random.Random(f"specllava packed {index} {n}")) for n, talk in enumerate(self.talks, 1)]
-        return pack_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.hints.name_cells, scene))
+        return pack_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.cells, scene))
+
+    def cells(self, scene: Scene, ids: list[int], labels: list[int]) -> list[int]:
+        """Return the cells that a conversation refers to, in answers and questions."""
+        hints = zip(self.hints.name_cells(scene, labels), self.hints.find_kinds(scene, ids, labels), strict=True)
+        return [found if named == IGNORE else named for named, found in hints]
 
 
 def pack_row(
     tokenizer: Any,
     talks: Sequence[tuple[QuestionAnswer, ...]],
     image_tokens: int,
-    cells: Callable[[list[int]], list[int]],
+    cells: Callable[[list[int], list[int]], list[int]],
     pictures: int = 1,
 ) -> dict[str, list[int]]:
     """Pack conversations about the same pictures.
 
     Args:
-        cells: hints by the labels of a conversation, see :meth:`Hints.name_cells`.
+        cells: hints by the ids and labels of a conversation, see :class:`Hints`.
     """
     row: dict[str, list[int]] = {name: [] for name in ("input_ids", *FILLERS)}
     for segment, turns in enumerate(talks, 1):
@@ -72,7 +77,7 @@ def pack_row(
         start = shared if row["input_ids"] else 0
         row["input_ids"] += ids[start:]
         row["labels"] += labels[start:]
-        row["cells"] += cells(labels)[start:]
+        row["cells"] += cells(ids, labels)[start:]
         row["position_ids"] += range(start, len(ids))
         row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
     return row

@@ -1,4 +1,5 @@
-"""Questions about toy scenes, a function for each family: all answers true, all wording a function of (scene, rng).
+"""Questions about toy scenes, a function for each family: every true answer is listed, all else a function of
+(scene, rng). :mod:`recipes.toy.wordings` puts the questions into words.
 
 A question never names a held-out combination that the scene does not hold.
 """
@@ -6,311 +7,314 @@ A question never names a held-out combination that the scene does not hold.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from recipes.toy import phrases
-from recipes.toy.language import QuestionAnswer, enumerate_words, polish, where
+from recipes.toy.language import enumerate_words, number_of, polish
 from recipes.toy.phrases import NUMBERS, PLURALS
 from recipes.toy.relations import name, step_between
-from recipes.toy.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, PLACES, TIMES, WEATHERS, Scene, Thing
+from recipes.toy.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
+
+ABSENT = 0.12  # how often a question asks what a kind is like that the scene lacks
+UNCOMMON = 0.2  # how often a question for something absent names what no scene has
+LOOKS: Final = ("colour", "where", "size")
+# What no scene has, in the singular; the plural has an s.
+STRANGE: Final[tuple[str, ...]] = (
+    "lion", "tiger", "bear", "cow", "pig", "donkey", "rabbit", "squirrel", "hamster", "eagle", "snake", "frog", "shark",
+    "whale", "spider", "monkey", "zebra", "camel", "goat", "hen", "owl", "bee", "plane", "train", "tractor", "rocket",
+    "helicopter", "truck", "scooter", "man", "woman", "child", "king", "pirate", "girl", "teacher", "table", "lamp",
+    "book", "phone", "guitar", "clock", "bottle", "cup", "hat", "shoe", "banana", "apple", "pizza", "sofa", "pencil",
+    "bridge", "castle", "spoon", "flag", "sword", "ghost", "unicorn", "laptop", "camera", "ladder", "snowman",
+)  # fmt: skip
+CANNOT_KNOW: Final[tuple[str, ...]] = (
+    "I cannot know that. I know only what this picture shows: things, their colours and places, weather and time.",
+    "That is more than I can know. Ask me about the things in this picture, their colours and places, weather or time.",
+    "I do not know. I can only tell you which things this picture shows, what colour they are and where they are.",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """A turn, with the referent of "it" or "they" after it and the properties already stated of that referent."""
+class Query:
+    """A question without its wording.
 
-    turn: QuestionAnswer
+    Args:
+        form: key of ``wordings.WORDINGS``.
+        answers: every true answer.
+        slots: words that fill a wording.
+        focus: referent of "it" or "they" after this question.
+    """
+
+    form: str
+    answers: tuple[str, ...]
+    slots: dict[str, str] = field(default_factory=dict)
     focus: tuple[Thing, ...] = ()
-    stated: frozenset[str] = frozenset()  # what is known of the focus: colour, where, size
 
 
-Family = Callable[[Scene, random.Random], Exchange | None]
+Family = Callable[[Scene, random.Random], Query | None]
 
 
-def worded(rng: random.Random, questions: Sequence[str], answers: Sequence[str]) -> QuestionAnswer:
-    return QuestionAnswer(polish(rng.choice(questions)), polish(rng.choice(answers)))
-
-
-def _seen(rng: random.Random, things: list[Thing]) -> str:
-    """Word objects in indefinite form, such as "a red cat and a small blue bus"."""
-    parts = []
-    for thing in things:
-        size = f"{rng.choice(phrases.SIZE_WORDS[thing.size])} " if rng.random() < 0.5 else ""
-        parts.append(f"a {size}{thing.colour} {thing.kind}")
-    return enumerate_words(parts)
+def _query(form: str, answers: Iterable[str], focus: Sequence[Thing] = (), **slots: str) -> Query:
+    return Query(form, tuple(polish(answer) for answer in answers), slots, tuple(focus))
 
 
 def _of_kind(scene: Scene, kind: str) -> list[Thing]:
     return [thing for thing in scene.things if thing.kind == kind]
 
 
-def _there(count: int) -> str:
-    return "there is" if count == 1 else "there are"
+def _kind(scene: Scene, rng: random.Random) -> str:
+    """Choose a kind that the scene holds, or seldom one that it lacks."""
+    there = [thing.kind for thing in scene.things]
+    return rng.choice([kind for kind in KINDS if kind not in there]) if rng.random() < ABSENT else rng.choice(there)
 
 
-def _colour(scene: Scene, rng: random.Random) -> Exchange | None:
+def _missing(kind: str) -> tuple[str, ...]:
+    return f"there is no {kind} here", f"there is no {kind} in this picture", f"I cannot see a {kind}"
+
+
+def _seen(things: Iterable[Thing]) -> str:
+    """Word objects in indefinite form, such as "a red cat and a blue bus"."""
+    return enumerate_words([f"a {thing.colour} {thing.kind}" for thing in things])
+
+
+def _there(things: Sequence[Thing]) -> str:
+    return f"there {'is' if len(things) == 1 else 'are'} {_seen(things)}"
+
+
+def _spots(thing: Thing) -> tuple[str, ...]:
+    """Return the ways to say where an object is."""
+    column = phrases.COLUMN_PHRASES[thing.column][0]
+    return tuple(" ".join(spot) for row in phrases.ROW_PHRASES[thing.row] for spot in ((column, row), (row, column)))
+
+
+def each(values: Sequence[str]) -> str:
+    """Word the values of two objects or more, one after the other: "one is red and the other is blue"."""
+    if len(set(values)) == 1:
+        return f"{'both' if len(values) == 2 else 'all of them'} are {values[0]}"
+    if len(values) == 2:
+        return f"one is {values[0]} and the other is {values[1]}"
+    return enumerate_words([f"one is {value}" for value in values])
+
+
+def looks_of(things: Sequence[Thing], look: str) -> tuple[str, ...]:
+    """Return the answers that state one look of one object or more: colour, where or size."""
+    if len(things) > 1:
+        return (each([_spots(thing)[0] if look == "where" else getattr(thing, look) for thing in things]),)
+    (thing,) = things
+    if look == "where":
+        return tuple(f"{it} is {spot}" for it, spot in product(("it", f"the {thing.kind}"), _spots(thing)))
+    value = getattr(thing, look)
+    return f"it is {value}", f"the {thing.kind} is {value}", f"it is a {value} {thing.kind}"
+
+
+def _look(look: str) -> Family:
+    """Return the family that asks for the colour or size of a kind."""
+
+    def family(scene: Scene, rng: random.Random) -> Query:
+        kind = _kind(scene, rng)
+        things = _of_kind(scene, kind)
+        return _query(look, looks_of(things, look) if things else _missing(kind), things, kind=kind)
+
+    return family
+
+
+def _is_colour(scene: Scene, rng: random.Random) -> Query | None:
     thing = rng.choice(scene.things)
-    if len(_of_kind(scene, thing.kind)) > 1:
+    kind, own = thing.kind, thing.colour
+    asked = own if rng.random() < 0.5 else rng.choice(COLOURS)
+    if len(_of_kind(scene, kind)) > 1 or (asked != own and (asked, kind) in HELD_OUT):
         return None
-    kind, colour = thing.kind, thing.colour
-    questions = (
-        f"What colour is the {kind}?",
-        f"Which colour does the {kind} have?",
-        f"Tell me the colour of the {kind}.",
-    )
-    answers = (
-        f"the {kind} is {colour}",
-        f"it is a {colour} {kind}",
-        f"it is {colour}",
-        f"the colour of the {kind} is {colour}",
-    )
-    return Exchange(worded(rng, questions, answers), (thing,), frozenset({"colour"}))
+    word = "yes" if asked == own else "no"
+    return _query("is_colour", (f"{word}, it is {own}", f"{word}, the {kind} is {own}"), (thing,), kind=kind,
+                  colour=asked)  # fmt: skip
 
 
-def _total(scene: Scene, rng: random.Random) -> Exchange:
+def _total(scene: Scene, rng: random.Random) -> Query:
     total = len(scene.things)
-    noun = rng.choice(phrases.COUNTED)
-    n = f"{NUMBERS[total]} {noun}{'s' if total > 1 else ''}"
-    questions = ("How many objects are there?", "How many things can you see?", "Count the objects.")
-    answers = (f"{_there(total)} {n}", f"I can see {n}", f"the picture shows {n}", f"I count {n} here")
-    return Exchange(worded(rng, questions, answers), scene.things if total > 1 else ())
+    counted = [number_of(total, noun, f"{noun}s").replace("a ", "one ", 1) for noun in phrases.COUNTED[:2]]
+    there = "there is" if total == 1 else "there are"
+    answers = [f"{begin} {n}" for n in counted for begin in (there, "I can see", "the picture shows", "I count")]
+    return _query("total", answers, scene.things if total > 1 else ())
 
 
-def _count_kind(scene: Scene, rng: random.Random) -> Exchange:
+def _count(scene: Scene, rng: random.Random) -> Query:
     kind = rng.choice(KINDS) if rng.random() < 0.35 else rng.choice(scene.things).kind
+    things, plural = _of_kind(scene, kind), PLURALS[kind]
+    n = f"{NUMBERS[len(things)]} {kind if len(things) == 1 else plural}"
+    there = "there is" if len(things) == 1 else "there are"
+    answers = (f"{there} {n}", f"I can see {n}", n) if things else (f"there are no {plural}", f"I can see no {plural}")
+    return _query("count", answers, things, kind=kind, kinds=plural)
+
+
+def _where(scene: Scene, rng: random.Random) -> Query | None:
+    kind = _kind(scene, rng)
     things = _of_kind(scene, kind)
-    count = len(things)
-    plural = PLURALS[kind]
-    n = f"{NUMBERS[count]} {kind if count == 1 else plural}"
-    questions = (f"How many {plural} can you see?", f"How many {plural} are there?", f"Count the {plural}.")
-    if count:
-        answers = (f"{_there(count)} {n}", f"I can see {n}", n)
-    else:
-        answers = (
-            f"there are no {plural} in this picture",
-            f"I cannot see any {plural}",
-            f"none, there are no {plural} here",
-        )
-    return Exchange(worded(rng, questions, answers), tuple(things))
-
-
-def _where(scene: Scene, rng: random.Random) -> Exchange | None:
-    thing = rng.choice(scene.things)
+    if not things:
+        return _query("where", _missing(kind), name=f"the {kind}")
+    thing = rng.choice(things)
     known = name(scene, thing)
     if " the " in known:  # named by its position, which would reveal the answer
         return None
-    spot = where(thing, rng)
-    questions = (f"Where is {known}?", f"Where can I find {known}?", f"In which part of the picture is {known}?")
-    answers = (f"{known} is {spot}", f"it is {spot}", f"you can find it {spot}", f"look {spot}")
-    return Exchange(worded(rng, questions, answers), (thing,), frozenset({"where", "colour"}))
+    answers = (f"{it} is {spot}" for it, spot in product(("it", known), _spots(thing)))
+    return _query("where", answers, (thing,), name=known)
 
 
-def _side(scene: Scene, rng: random.Random) -> Exchange:
-    """Ask which objects are in a column of the picture."""
-    column = rng.choice(COLUMNS)
-    spot = phrases.COLUMN_PHRASES[column][0]
-    things = [thing for thing in scene.things if thing.column == column]
-    questions = (f"What is {spot}?", f"What can you see {spot}?", f"Is there anything {spot}?")
-    if things:
-        seen = _seen(rng, things)
-        answers = (f"{_there(len(things))} {seen} {spot}", f"{spot} I can see {seen}", seen)
-    else:
-        answers = (f"there is nothing {spot}", "nothing, that part of the picture is empty", f"nothing stands {spot}")
-    focus = tuple(things) if len(things) == 1 else ()
-    stated = frozenset({"colour", "where"})
-    return Exchange(worded(rng, questions, answers), focus, stated)
+def _side(scene: Scene, rng: random.Random) -> Query:
+    """Ask which objects are in a column or a row of the picture."""
+    by_column = {phrases.COLUMN_PHRASES[column][0]: column for column in COLUMNS}
+    by_row = {phrase: row for row in ROWS for phrase in phrases.ROW_PHRASES[row]}
+    spot = rng.choice(list(by_column)) if rng.random() < 0.7 else rng.choice(list(by_row))
+    things = [thing for thing in scene.things if {thing.column, thing.row} & {by_column.get(spot), by_row.get(spot)}]
+    answers = (_seen(things), f"{_there(things)} {spot}") if things else (f"there is nothing {spot}", "nothing")
+    return _query("side", answers, things if len(things) == 1 else (), spot=spot)
 
 
-_NEIGHBOURS: Final[dict[str, frozenset[str]]] = {
-    "next to": frozenset({"next"}),
-    "behind": frozenset({"behind"}),
-    "in front of": frozenset({"in front"}),
-}
+_NEIGHBOURS: Final = {"next to": "next", "behind": "behind", "in front of": "in front"}
 
 
-def _neighbour(scene: Scene, rng: random.Random) -> Exchange:
+def _neighbour(scene: Scene, rng: random.Random) -> Query:
     """Ask which object is next to, behind or in front of an object."""
     thing = rng.choice(scene.things)
     known = name(scene, thing)
-    others = {way: [other for other in scene.things if other != thing and step_between(other, thing) in steps]
-              for way, steps in _NEIGHBOURS.items()}  # fmt: skip
+    others = {way: [other for other in scene.things if other != thing and step_between(other, thing) == step]
+              for way, step in _NEIGHBOURS.items()}  # fmt: skip
     taken = [way for way, things in others.items() if things]
-    way = rng.choice(taken) if taken and rng.random() < 0.8 else rng.choice(tuple(_NEIGHBOURS))
-    questions = (f"What is {way} {known}?", f"What stands {way} {known}?", f"Can you see anything {way} {known}?")
-    if others[way]:
-        seen = _seen(rng, others[way])
-        answers = (f"{_there(len(others[way]))} {seen} {way} {known}", f"{way} {known} I can see {seen}", seen)
-    else:
-        answers = (f"there is nothing {way} {known}", f"nothing stands {way} {known}", "nothing at all")
-    focus = tuple(others[way]) if len(others[way]) == 1 else ()
-    return Exchange(worded(rng, questions, answers), focus, frozenset({"colour"}))
+    way = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(_NEIGHBOURS))
+    found = others[way]
+    answers = (_seen(found), f"{_there(found)} {way} {known}") if found else (f"there is nothing {way} {known}",
+                                                                             "nothing")  # fmt: skip
+    return _query("neighbour", answers, found if len(found) == 1 else (), way=way, name=known)
 
 
-def _exists(scene: Scene, rng: random.Random) -> Exchange:
+def _exists(scene: Scene, rng: random.Random) -> Query:
     """Ask whether there is one of a kind; as often yes as no."""
     if rng.random() < 0.5:
-        thing = rng.choice(scene.things)
-        things = _of_kind(scene, thing.kind)
-        plain = (
-            f"yes, there is a {thing.kind}"
-            if len(things) == 1
-            else f"yes, there are {NUMBERS[len(things)]} {PLURALS[thing.kind]}"
-        )
-        answers: Sequence[str] = (plain, f"{plain} in this picture", f"yes, I can see {_seen(rng, things)}")
-        kind = thing.kind
-    else:
-        things = []
-        kind = rng.choice([kind for kind in KINDS if not _of_kind(scene, kind)])
-        other = rng.choice(scene.things)
-        answers = (
-            f"no, there is no {kind}",
-            f"no, I cannot see a {kind}",
-            f"no, but there is {_seen(rng, [other])}",
-            "no",
-        )
-    questions = (f"Is there a {kind}?", f"Can you see a {kind}?", f"Is there a {kind} in this picture?")
-    turn = worded(rng, questions, answers)
-    stated = frozenset({"colour"} if things and things[0].colour in turn.answer else ())
-    return Exchange(turn, tuple(things), stated)
+        kind = rng.choice(scene.things).kind
+        things = _of_kind(scene, kind)
+        yes = f"yes, there {'is' if len(things) == 1 else 'are'}"
+        answers = (f"{yes} {number_of(len(things), kind, PLURALS[kind])}", f"yes, I can see {_seen(things)}")
+        return _query("exists", answers, things, kind=kind, kinds=PLURALS[kind])
+    if rng.random() < UNCOMMON:
+        return strange(rng.choice(STRANGE))
+    kind = rng.choice([kind for kind in KINDS if not _of_kind(scene, kind)])
+    return _query("exists", (f"no, there is no {kind}", f"no, I cannot see a {kind}"), kind=kind, kinds=PLURALS[kind])
 
 
-def _exists_coloured(scene: Scene, rng: random.Random) -> Exchange:
+def strange(noun: str) -> Query:
+    """Ask for something that no scene has."""
+    answers = ("no, there is nothing like that here", "no, I can see nothing like that")
+    return _query("exists", answers, kind=noun, kinds=f"{noun}s")
+
+
+def _exists_coloured(scene: Scene, rng: random.Random) -> Query:
     """Ask whether there is, say, a red cat; wrong ones are half right, and never a held-out combination."""
     thing = rng.choice(scene.things)
     present = {other.combination for other in scene.things}
+    colour, kind = thing.combination
     if rng.random() < 0.5:
-        colour, kind = thing.combination
-        answers: Sequence[str] = (
-            f"yes, there is a {colour} {kind} {where(thing, rng)}",
-            f"yes, I can see it {where(thing, rng)}",
-            "yes",
-        )
+        answers = [f"yes, there is a {colour} {kind} {spot}" for there in scene.things for spot in _spots(there)
+                   if there.combination == thing.combination]  # fmt: skip
     else:
         near = [(c, thing.kind) for c in COLOURS] + [(thing.colour, k) for k in KINDS]
         colour, kind = rng.choice([pair for pair in near if pair not in present and pair not in HELD_OUT])
-        seen = _seen(rng, [thing])
-        answers = (f"no, there is no {colour} {kind}", f"no, but I can see {seen}", f"no, but there is {seen}", "no")
-    questions = (
-        f"Is there a {colour} {kind}?",
-        f"Can you see a {colour} {kind}?",
-        f"Do you see a {colour} {kind} here?",
-    )
-    return Exchange(worded(rng, questions, answers))
+        answers = [f"no, there is no {colour} {kind}", f"no, I cannot see a {colour} {kind}"]
+    return _query("exists_coloured", answers, colour=colour, kind=kind, kinds=PLURALS[kind])
 
 
-def _which_colour(scene: Scene, rng: random.Random) -> Exchange:
+def _which_colour(scene: Scene, rng: random.Random) -> Query:
     """Ask which objects have a colour."""
     colour = rng.choice(COLOURS) if rng.random() < 0.3 else rng.choice(scene.things).colour
     things = [thing for thing in scene.things if thing.colour == colour]
-    questions = (f"What is {colour} in this picture?", f"Is anything {colour}?", f"Can you see anything {colour}?")
-    if things:
-        seen = _seen(rng, things)
-        answers = (f"{_there(len(things))} {seen}", f"I can see {seen}", seen)
-    else:
-        answers = (f"nothing is {colour} here", f"I cannot see anything {colour}", f"there is nothing {colour}")
-    return Exchange(worded(rng, questions, answers))
+    answers = (_seen(things), _there(things)) if things else (f"nothing is {colour}", f"there is nothing {colour}")
+    return _query("which_colour", answers, things if len(things) == 1 else (), colour=colour)
 
 
-def _larger(scene: Scene, rng: random.Random) -> Exchange | None:
-    pairs = [(a, b) for a in scene.things for b in scene.things if a.size == "large" and b.size == "small"]
-    if not pairs:
+def _larger(scene: Scene, rng: random.Random) -> Query | None:
+    if len(scene.things) < 2:
         return None
-    large, small = rng.choice(pairs)
-    winner, loser = name(scene, large), name(scene, small)
-    first, second = (winner, loser) if rng.random() < 0.5 else (loser, winner)
+    pair = rng.sample(scene.things, 2)
+    first, second = (name(scene, thing) for thing in pair)
+    names = {"first": first, "second": second}
+    if pair[0].size == pair[1].size:
+        return _query("larger", (f"both are {pair[0].size}", f"both of them are {pair[0].size}"), **names)
+    winner, loser = (first, second) if pair[0].size == "large" else (second, first)
     if rng.random() < 0.6:
-        questions: Sequence[str] = (f"Which is larger, {first} or {second}?", f"What is bigger, {first} or {second}?")
-        answers = (f"{winner} is larger", f"{winner} is larger than {loser}", f"{winner}")
-        return Exchange(worded(rng, questions, answers))
-    questions = (f"Is {first} larger than {second}?", f"Is {first} bigger than {second}?")
-    if first == winner:
-        answers = (f"yes, {winner} is larger", f"yes, {winner} is larger than {loser}", "yes")
-    else:
-        answers = (f"no, {winner} is larger", f"no, {first} is smaller than {second}", "no")
-    return Exchange(worded(rng, questions, answers))
+        return _query("larger", (f"{winner} is larger", f"{winner} is larger than {loser}", winner), **names)
+    if winner == first:
+        return _query("is_larger", (f"yes, {first} is larger", f"yes, {first} is larger than {second}"), **names)
+    return _query("is_larger", (f"no, {winner} is larger", f"no, {first} is smaller than {second}"), **names)
 
 
-def _same_colour(scene: Scene, rng: random.Random) -> Exchange | None:
+def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
     """Compare the colours of two objects whose kinds are enough to name them."""
     single = [thing for thing in scene.things if len(_of_kind(scene, thing.kind)) == 1]
     if len(single) < 2:
         return None
     a, b = rng.sample(single, 2)
-    questions = (
-        f"Do the {a.kind} and the {b.kind} have the same colour?",
-        f"Are the {a.kind} and the {b.kind} of the same colour?",
-    )
     if a.colour == b.colour:
-        answers = ("yes, both have the same colour", f"yes, both are {a.colour}", "yes, they have the same colour")
+        answers = ("yes, both have the same colour", f"yes, both are {a.colour}")
     else:
-        different = f"no, the {a.kind} is {a.colour} and the {b.kind} is {b.colour}"
-        answers = (different, different.replace(" and ", ", but "), "no, they have different colours")
-    return Exchange(worded(rng, questions, answers))
+        answers = (f"no, the {a.kind} is {a.colour} and the {b.kind} is {b.colour}",
+                   f"no, the {a.kind} is {a.colour}, but the {b.kind} is {b.colour}")  # fmt: skip
+    return _query("same_colour", answers, kind=a.kind, other=b.kind)
 
 
-def _weather(scene: Scene, rng: random.Random) -> Exchange:
-    named = rng.choice(phrases.WEATHER_NAMES[scene.weather])
-    sky = rng.choice(phrases.SKIES[scene.weather, scene.time])
+def _weather(scene: Scene, rng: random.Random) -> Query:
+    names = phrases.WEATHER_NAMES[scene.weather]
+    said = [f"{it} is {named}" for named in names for it in ("it", "the weather")]
     if rng.random() < 0.5:
-        questions: Sequence[str] = ("What is the weather like?", "How is the weather?", "Describe the weather.")
-        return Exchange(worded(rng, questions, (f"the weather is {named}", f"it is {named}", sky)))
+        return _query("weather", said)
     asked = scene.weather if rng.random() < 0.5 else rng.choice(WEATHERS)
-    questions = {
-        "clear": ("Is the sky clear?", "Is the weather clear?"),
-        "cloudy": ("Is it cloudy?", "Is the sky cloudy?"),
-        "rainy": ("Is it raining?", "Is there any rain?"),
-        "snowy": ("Is it snowing?", "Is there any snow?"),
-    }[asked]
     word = "yes" if asked == scene.weather else "no"
-    return Exchange(
-        worded(rng, questions, (f"{word}, the weather is {named}", f"{word}, {sky}", f"{word}, it is {named}"))
-    )
+    falling = {"rainy": "raining", "snowy": "snowing"}.get(asked, asked)
+    return _query("is_weather", [f"{word}, {answer}" for answer in said], weather=asked, falling=falling)
 
 
-def _time(scene: Scene, rng: random.Random) -> Exchange:
-    hour = phrases.HOURS[scene.time]
-    phrase = rng.choice(phrases.TIME_PHRASES[scene.time])
-    if rng.random() < 0.6:
-        questions: Sequence[str] = (
-            "What time of day is it?",
-            "At what time of day is the scene set?",
-            "Is it day, evening or night?",
-        )
-        return Exchange(worded(rng, questions, (f"it is {hour}", f"the scene is set {phrase}")))
+def _time(scene: Scene, rng: random.Random) -> Query:
+    said = (f"it is {phrases.HOURS[scene.time]}", f"the scene is set {phrases.TIME_PHRASES[scene.time][0]}")
+    if rng.random() < 0.5:
+        return _query("time", said)
     asked = scene.time if rng.random() < 0.5 else rng.choice(TIMES)
     word = "yes" if asked == scene.time else "no"
-    questions = (f"Is it {phrases.HOURS[asked]}?", f"Is the scene set {rng.choice(phrases.TIME_PHRASES[asked])}?")
-    return Exchange(worded(rng, questions, (f"{word}, it is {hour}", f"{word}, the scene is set {phrase}")))
+    slots = {"hour": phrases.HOURS[asked], "when": phrases.TIME_PHRASES[asked][0]}
+    return _query("is_time", [f"{word}, {answer}" for answer in said], **slots)
 
 
-def _place(scene: Scene, rng: random.Random) -> Exchange:
-    named = rng.choice(phrases.PLACE_NAMES[scene.place])
-    mood = rng.choice(phrases.WEATHER_MOODS[scene.weather])
-    in_place = rng.choice(phrases.PLACE_PHRASES[scene.place]).format(mood=mood)
-    if rng.random() < 0.6:
-        questions: Sequence[str] = (
-            "Where are we?",
-            "What kind of place is this?",
-            "What place does this picture show?",
-        )
-        answers = (f"this picture shows {named}", f"the scene is set {in_place}", f"we are {in_place}")
-        return Exchange(worded(rng, questions, answers))
+def _place(scene: Scene, rng: random.Random) -> Query:
+    said = [f"{begin} {named}" for named in phrases.PLACE_NAMES[scene.place] for begin in ("it is", "this is")]
+    if scene.place == "mountains":
+        said = [answer.replace("it is", "we are in").replace("this is", "this picture shows") for answer in said]
+    if rng.random() < 0.5:
+        return _query("place", said)
     asked = scene.place if rng.random() < 0.5 else rng.choice(PLACES)
     word = "yes" if asked == scene.place else "no"
-    questions = (f"Does the picture show {phrases.PLACE_NAMES[asked][0]}?", f"Is this {phrases.PLACE_NAMES[asked][0]}?")
-    if asked == "mountains":
-        questions = ("Does the picture show the mountains?", "Are we in the mountains?")
-    answers = (
-        f"{word}, the picture shows {named}",
-        f"{word}, we are {in_place}",
-        f"{word}, the scene is set {in_place}",
-    )
-    return Exchange(worded(rng, questions, answers))
+    return _query("is_place", [f"{word}, {answer}" for answer in said], place=phrases.PLACE_NAMES[asked][0])
+
+
+def _things(scene: Scene, rng: random.Random) -> Query:
+    return _query("things", (_seen(scene.things), f"I can see {_seen(scene.things)}", _there(scene.things)))
+
+
+def look_up(scene: Scene, rng: random.Random) -> Query | None:
+    """Ask for all looks of a kind at once, without a sentence; for training alone."""
+    kind = _kind(scene, rng)
+    things = _of_kind(scene, kind)
+    if len(things) > 1:
+        return None
+    looks = [f"{thing.colour}, {thing.size}, {thing.column}, {thing.row}" for thing in things]
+    return Query("look_up", tuple(looks) or ("no",), {"kind": kind})
+
+
+def _unknowable(scene: Scene, rng: random.Random) -> Query:
+    """Ask what the picture cannot answer."""
+    kind = rng.choice(scene.things).kind if rng.random() < 0.8 else rng.choice(KINDS)
+    return Query("unknowable", CANNOT_KNOW, {"kind": kind, "kinds": PLURALS[kind]})
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    _colour, _colour, _total, _count_kind, _where, _side, _neighbour, _exists, _exists_coloured, _which_colour,
-    _larger, _same_colour, _weather, _time, _place,
+    _look("colour"), _look("colour"), _is_colour, _look("size"), _total, _count, _count, _where, _where, _side, _side,
+    _neighbour, _exists, _exists, _exists_coloured, _which_colour, _larger, _larger, _same_colour, _weather, _time,
+    _place, _things, _unknowable, _unknowable,
 )  # fmt: skip

@@ -40,6 +40,7 @@ class ToyRecipe:
     vision_batch: int = 64
     align_batch: int = 8
     target_batch: int = 4
+    asking_batch: int = 4
     draft_batch: int = 8
     distill_batch: int = 16
     eagle_batch: int = 8
@@ -48,9 +49,11 @@ class ToyRecipe:
     naming_weight: float = 2.0
     scenery_weight: float = 0.1
     gathering_weight: float = 1.0
+    finding_weight: float = 1.0
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
+    asking: LoopConfig = field(default_factory=lambda: LoopConfig(2_400, 6e-4, warmup=50, seed=8, checkpoint_every=50))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
     eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
@@ -65,8 +68,8 @@ class ToyRecipe:
         return cls(
             image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
             target_hidden=32, draft_hidden=32, eagle_heads=1, vocabulary=600, tokenizer_conversations=200,
-            vision_batch=4, align_batch=2, target_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
-            vision=loop, align=loop, target=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
+            vision_batch=4, align_batch=2, target_batch=2, asking_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
+            vision=loop, align=loop, target=loop, asking=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
             eagle_compressed=loop,
         )  # fmt: skip
 

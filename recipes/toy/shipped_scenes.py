@@ -57,6 +57,6 @@ def _talk(category: str, scene: Scene, rng: random.Random) -> tuple[QuestionAnsw
             pass
         return talk
     question = STORY if category == "story" else rng.choice(COUNT if category == "count" else DETAIL_PROMPTS)
-    while (turn := (ask if category == "count" else describe)(scene, rng)).question != question:
+    while (turn := ask(scene, rng)[0] if category == "count" else describe(scene, rng)).question != question:
         pass
     return (turn,)

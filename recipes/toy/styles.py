@@ -140,3 +140,4 @@ CRITIC: Final = Style(
 )  # fmt: skip
 
 STYLES: Final[tuple[Style, ...]] = (INVENTORY, STORY, GUIDE, NOTES, PLAYFUL, CRITIC)
+PLAIN_STYLES: Final[tuple[Style, ...]] = (INVENTORY, GUIDE, CRITIC)  # of a description that no style was asked for

@@ -20,7 +20,7 @@ from accelerate.utils import set_seed
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from recipes.toy.build import build_processor, special_ids
-from recipes.toy.corpus import LOOKING, TALKING, ChatBatches, content_ids
+from recipes.toy.corpus import ASKING, LOOKING, TALKING, ChatBatches, content_ids
 from recipes.toy.packed_losses import draft_losses, target_losses
 from recipes.toy.packing import PackedBatches, Questioner
 from recipes.toy.recipe import ToyRecipe
@@ -37,9 +37,11 @@ from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
+ASKING_START = 300_000  # nor does talking reach these
 SEED_STRIDE = 100_000_000  # sample numbers of a seed; everything else that is read or measured has lower ones
 # Directories of the parts below the output directory; a stage whose part exists is done.
 PROCESSOR, TOWER, ALIGNED, EAGLE_SHORT = "work/processor", "work/tower", "work/aligned", "work/eagle-short"
+TALKING_TARGET = "work/talking"
 TARGET, DRAFT_BEFORE, DRAFT, EAGLE, EAGLE_COMPRESSED = "target", "draft-before", "draft", "eagle", "eagle-compressed"
 
 
@@ -92,7 +94,8 @@ def train(
     stages = (
         ("vision tower", TOWER, _train_tower),
         ("aligned target", ALIGNED, _align),
-        ("target", TARGET, _talk),
+        ("talking target", TALKING_TARGET, _talk),
+        ("target", TARGET, _ask),
         ("draft", DRAFT_BEFORE, _train_draft),
         ("distilled draft", DRAFT, _distil),
         ("eagle, short rollouts", EAGLE_SHORT, _train_short_eagle),
@@ -145,7 +148,16 @@ def _talk(run: _Run, part: Path) -> None:
     target = LlavaForConditionalGeneration.from_pretrained(run.root / ALIGNED, dtype=torch.float32)
     target = deepen(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
     batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
-    _fit_packed("target", target, batches, run.recipe.target, run)
+    _fit_packed("talking target", target, batches, run.recipe.target, run)
+    save(target, run.processor, part)
+
+
+def _ask(run: _Run, part: Path) -> None:
+    """Train the talking target on questions, several independent ones about each picture."""
+    set_seed(run.recipe.asking.seed)
+    target = LlavaForConditionalGeneration.from_pretrained(run.root / TALKING_TARGET, dtype=torch.float32)
+    batches = run.packed(run.recipe.asking_batch, ASKING, ASKING_START)
+    _fit_packed("target", target, batches, run.recipe.asking, run, sorted(batches.hints.kinds))
     save(target, run.processor, part)
 
 
@@ -243,11 +255,16 @@ def _teach_eagle(
 
 
 def _fit_packed(
-    name: str, model: LlavaForConditionalGeneration, batches: PackedBatches, loop: LoopConfig, run: _Run
+    name: str,
+    model: LlavaForConditionalGeneration,
+    batches: PackedBatches,
+    loop: LoopConfig,
+    run: _Run,
+    kinds: Sequence[int] = (),
 ) -> None:
     """Train on packed rows, never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
-    losses = target_losses(run.recipe, content_ids(run.processor.tokenizer))
+    losses = target_losses(run.recipe, content_ids(run.processor.tokenizer), kinds)
     fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)
 
 

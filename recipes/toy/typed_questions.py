@@ -46,19 +46,23 @@ TYPED: Final[dict[str, tuple[str, ...]]] = {
     "things": ("what objects can you find", "list all the objects", "name the things in it"),
 }  # fmt: skip
 
+STRANGE_TYPED: Final = ("giraffe", "person", "airplane", "piano", "dragon", "elephant")  # no scene has them
+
 UNKNOWABLE: Final[tuple[str, ...]] = (
-    "why is the {kind} so sad?", "Why did they put the {kind} there?", "why {colour} though", "how come it is {colour}?",
-    "who painted this?", "Who does the {kind} belong to?", "whos the owner of the {kind}", "who else lives nearby",
-    "what is the {kind} called?", "whats the name of the {kind}", "Does the {kind} have a name?", "what's your name",
-    "how much is the {kind}?", "what would the {kind} cost me", "is the {kind} expensive", "how many dollars for it",
-    "is this a photo?", "Is this a real photograph?", "was this made by a computer", "which camera took this",
-    "what year is it", "how old is the {kind}", "when was this painted?", "what day of the week is it",
-    "what is the {kind} thinking about", "is the {kind} hungry?", "Does the {kind} like music?", "can the {kind} talk",
-    "what happens next?", "where will the {kind} go tomorrow", "what happened before this?", "will the {kind} come back",
+    "why is the {kind} so sad?", "Why did they put the {kind} there?", "why {colour} though",
+    "how come it is {colour}?", "who painted this?", "Who does the {kind} belong to?", "whos the owner of the {kind}",
+    "who else lives nearby", "what is the {kind} called?", "whats the name of the {kind}",
+    "Does the {kind} have a name?", "what's your name", "how much is the {kind}?", "what would the {kind} cost me",
+    "is the {kind} expensive", "how many dollars for it", "is this a photo?", "Is this a real photograph?",
+    "was this made by a computer", "which camera took this", "what year is it", "how old is the {kind}",
+    "when was this painted?", "what day of the week is it", "what is the {kind} thinking about",
+    "is the {kind} hungry?", "Does the {kind} like music?", "can the {kind} talk", "what happens next?",
+    "where will the {kind} go tomorrow", "what happened before this?", "will the {kind} come back",
     "de quelle couleur est le chat ?", "wo ist der Hund?", "¿Qué hay en la imagen?", "cosa vedi nella foto?",
     "wie viele Dinge siehst du?", "onde está o barco?", "что на картинке?", "blah blah blah", "asdf qwer zxcv", "xyzzy",
     "the of and to", "???", "42", "hi there", "thank you so much", "what is the capital of France?", "what is 2 plus 2",
     "write me some python code", "what's the meaning of life", "how do I bake a cake", "sing me a song",
-    "how heavy is the {kind}?", "what does the {kind} smell like", "is the {kind} made of wood?", "how fast is the {kind}",
-    "which country is this?", "how warm is it in degrees", "is there a {kind} behind the camera?",
+    "how heavy is the {kind}?", "what does the {kind} smell like", "is the {kind} made of wood?",
+    "how fast is the {kind}", "which country is this?", "how warm is it in degrees",
+    "is there a {kind} behind the camera?",
 )  # fmt: skip
