@@ -57,9 +57,7 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], kinds: Sequence[int
     return losses
 
 
-def finding_loss(
-    model: LlavaForConditionalGeneration, embeds: Tensor, batch: Batch, kinds: Tensor
-) -> Tensor:
+def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Batch, kinds: Tensor) -> Tensor:
     """Return how little of the first head's attention in the first layer goes from kinds to the slots that show them.
 
     Mean over the kinds in questions that a slot shows, in nats: ``-log`` of these slots' share of all slots. Without it
@@ -84,9 +82,7 @@ def finding_loss(
     return (scores.logsumexp(-1) - right).sum() / max(1, len(rows))
 
 
-def draft_losses(
-    draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float
-) -> Losses:
+def draft_losses(draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float) -> Losses:
     """Return a draft's losses on packed rows: the answers, and the words of the slots *before* its first layer.
 
     A draft may have one layer only, which gathers the slots' states, so these must encode words already.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from recipes.toy.answers import Asked, answer_all
-from recipes.toy.dialogue import draw_query, inquire
+from recipes.toy.dialogue import inquire
 from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.language import with_articles
 from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS

@@ -68,7 +68,8 @@ class ToyRecipe:
         return cls(
             image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
             target_hidden=32, draft_hidden=32, eagle_heads=1, vocabulary=600, tokenizer_conversations=200,
-            vision_batch=4, align_batch=2, target_batch=2, asking_batch=2, draft_batch=2, distill_batch=2, eagle_batch=2,
+            vision_batch=4, align_batch=2, target_batch=2, asking_batch=2, draft_batch=2, distill_batch=2,
+            eagle_batch=2,
             vision=loop, align=loop, target=loop, asking=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
             eagle_compressed=loop,
         )  # fmt: skip

@@ -171,8 +171,8 @@ WORDINGS: Final[dict[str, tuple[str, ...]]] = {
 
 _WORDS: Final = (
     *STRANGE, "lazy", "famous", "quick", "sour", "sing", "jump", "yesterday", "seven", "science", "music", "river",
-    "lunch", "idea", "because", "maybe", "slowly", "paper", "market", "and", "of", "under", "never", "goal", "war", "dance",
-    "sleep",
+    "lunch", "idea", "because", "maybe", "slowly", "paper", "market", "and", "of", "under", "never", "goal", "war",
+    "dance", "sleep",
 )  # fmt: skip
 _SYNONYMS: Final[dict[str, tuple[str, ...]]] = {  # "what is" and "where is" stay as they are
     "picture": ("image", "photo", "pic", "drawing", "scene"), "objects": ("items", "things"),
