@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -59,23 +59,20 @@ class TrainSmol:
     """Make the pair smol from nothing but SmolLM2 and the toy pair's tower: hours; may be killed and repeated."""
 
     output: Path
-    """Directory of the run: sight and draft (what ships), target, and a directory for each draft appear in it."""
-
-    drafts: tuple[Literal["eagle3", "eagle", "vlm"], ...] = ("eagle3", "eagle", "vlm")
-    """Drafts to distil; eagle3 ships."""
+    """Directory of the run: sight and draft (what ships), and target appear in it."""
 
     seed: int = 0
     """Of weights and of the order of scenes; another one gives another target."""
 
     def run(self, console: Console) -> None:
         announce_loading("the recipe of the pair smol")
-        from recipes.smol.drafts import DraftsRecipe, distil_drafts
+        from recipes.smol.drafts import DraftRecipe, distil_draft
         from recipes.smol.train import SmolRecipe, train_target
 
         self.output.mkdir(parents=True, exist_ok=True)
         tell = partial(print_line, console)
         train_target(self.output, SmolRecipe(seed=self.seed), tell)
-        distil_drafts(self.output, DraftsRecipe.of(self.drafts), tell)
+        distil_draft(self.output, DraftRecipe(), tell)
         print_line(console, f"done: {self.output}")
 
 

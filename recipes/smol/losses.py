@@ -14,7 +14,6 @@ from recipes.toy.packed_losses import packed_states
 from specllava.distill.config import Objective
 from specllava.distill.loop import Batch, Losses
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
-from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 
 
@@ -49,19 +48,7 @@ def talking_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGenerat
     return {"loss": facts + own + drift, "facts": facts, "own": own, "kl": kl, "drift": drift}
 
 
-def fact_losses(
-    model: LlavaForConditionalGeneration | DraftLlava,
-    batch: Batch,
-    tower_model: LlavaForConditionalGeneration,
-    objective: Objective,
-) -> Losses:
-    """Return cross-entropy of the answers to questions of fact, for a model that learns with all its weights."""
-    return {"loss": _fact_loss(model, batch, packed_states(model, batch, tower_model)[-1], objective)}
-
-
-def _fact_loss(
-    model: LlavaForConditionalGeneration | DraftLlava, batch: Batch, states: Tensor, objective: Objective
-) -> Tensor:
+def _fact_loss(model: LlavaForConditionalGeneration, batch: Batch, states: Tensor, objective: Objective) -> Tensor:
     labels = torch.where(batch["own"] == IGNORE, batch["labels"], IGNORE)
     predicting, tokens = answer_positions(states, labels)
     return chunked_cross_entropy(predicting, model.lm_head, tokens, objective.chunk)
