@@ -30,13 +30,14 @@ from recipes.toy.corpus import (
     list_objects,
     messages,
 )  # fmt: skip
+from recipes.toy.dialogue import discuss, look_ups
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.export import EXPORT_START
 from recipes.toy.hints import Hints, first_tokens, naming_loss
 from recipes.toy.language import QuestionAnswer
-from recipes.toy.packed_losses import draft_losses, packed_states, target_losses
-from recipes.toy.packing import PackedBatches
+from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, target_losses
+from recipes.toy.packing import PackedBatches, packed_mask
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.scene import (
     CELLS,
@@ -309,6 +310,33 @@ def test_naming_loss_is_the_mean_over_words_and_slots():
     each = [-F.log_softmax(logits[i], -1)[[w for w in shown[i].tolist() if w != IGNORE]].mean() for i in range(3)]
     expected = (each[0] + 0.1 * each[1] + each[2]) / 2.1
     assert naming_loss(logits, shown, 0.1).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slots_of_the_kind(processor, looking):
+    packed = PackedBatches(processor, 3, 4, (discuss, look_ups))
+    batch, model = packed(0), copy.deepcopy(looking)
+    batch["pixel_values"] = batch["pixel_values"].double()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        embeds = packed_states(model, batch, model)[0]
+        mask = torch.zeros(packed_mask(batch["segments"]).shape).masked_fill(~packed_mask(batch["segments"]), -1e9)
+        decoder = model.get_decoder()
+        shares = decoder(
+            inputs_embeds=embeds,
+            attention_mask=mask.double(),
+            position_ids=batch["position_ids"],
+            output_attentions=True,
+        ).attentions[0][:, 0]  # [rows, length, length], of the first head
+    kinds, expected = packed.hints.kinds, []
+    for row in range(3):
+        slots = batch["input_ids"][row] == model.config.image_token_id
+        for place, token in enumerate(batch["input_ids"][row].tolist()):
+            shown = batch["patch_names"][row, :, 0] == token
+            if token in kinds and batch["labels"][row, place] == IGNORE and shown.any():
+                share = shares[row, place][slots]
+                expected.append(-(share[shown].sum() / share.sum()).log().item())
+    found = finding_loss(model, embeds, batch, torch.tensor(sorted(kinds)))
+    assert len(expected) > 3 and found.item() == pytest.approx(sum(expected) / len(expected), rel=1e-9)
 
 
 def test_added_layers_change_nothing_until_they_learn(processor, looking):

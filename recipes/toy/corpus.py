@@ -19,7 +19,7 @@ from recipes.toy.hints import first_tokens
 from recipes.toy.language import QuestionAnswer, describe, polish, where
 from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
-from recipes.toy.scene import COLOURS, KINDS, Scene, Split, sample_scene
+from recipes.toy.scene import COLOURS, KINDS, SIZES, Scene, Split, sample_scene
 from specllava.distill.batches import lru_get, pad_texts
 from specllava.distill.losses import IGNORE
 
@@ -64,7 +64,7 @@ def content_ids(tokenizer: Any) -> list[int]:
     """Return the tokens that begin a word determined by the picture: objects, positions, counts, and the scene."""
     spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
     scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
-    words = (*KINDS, *COLOURS, *spots, *scene, "Yes", "No")
+    words = (*KINDS, *COLOURS, *spots, *scene, *SIZES, "Yes", "No")
     return sorted(set(first_tokens(tokenizer, words).values()))
 
 
@@ -131,14 +131,12 @@ def draw_pixels(images: Any, scenes: Sequence[Scene]) -> Tensor:
     return pixels
 
 
-def encode_chat(
-    tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int, pictures: int = 1
-) -> tuple[list[int], list[int]]:
-    """Encode a conversation about pictures as ids and labels; the ids equal those of the chat template (a test)."""
+def encode_chat(tokenizer: Any, turns: tuple[QuestionAnswer, ...], image_tokens: int) -> tuple[list[int], list[int]]:
+    """Encode a conversation about a picture as ids and labels; the ids equal those of the chat template (a test)."""
     ids = [tokenizer.bos_token_id]
     labels = [IGNORE]
     for number, turn in enumerate(turns):
-        image = ("<image>" * image_tokens + "\n") * pictures if number == 0 else ""
+        image = "<image>" * image_tokens + "\n" if number == 0 else ""
         question = tokenizer.encode(f"USER: {image}{turn.question} ASSISTANT:", add_special_tokens=False)
         answer = [*tokenizer.encode(f" {turn.answer}", add_special_tokens=False), tokenizer.eos_token_id]
         ids += question + answer

@@ -65,6 +65,11 @@ class Hints:
             named.append([kind, colour, self.digits[thing.column, thing.row], column, row])
         return torch.tensor(named)
 
+    def cells(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
+        """Return the cells that a conversation refers to, in answers and questions."""
+        hints = zip(self.name_cells(scene, labels), self.find_kinds(scene, ids, labels), strict=True)
+        return [found if named == IGNORE else named for named, found in hints]
+
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
 

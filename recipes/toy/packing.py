@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -48,39 +47,20 @@ class PackedBatches:
 
     def row(self, scene: Scene, index: int) -> dict[str, list[int]]:
         """Return a row: the picture's prefix once, then the tokens that each conversation adds to it."""
-        talks = [talk(scene, random.Random(f"specllava packed {index} {n}")) for n, talk in enumerate(self.talks, 1)]
-        return pack_row(self.processor.tokenizer, talks, self.image_tokens, partial(self.cells, scene))
-
-    def cells(self, scene: Scene, ids: list[int], labels: list[int]) -> list[int]:
-        """Return the cells that a conversation refers to, in answers and questions."""
-        hints = zip(self.hints.name_cells(scene, labels), self.hints.find_kinds(scene, ids, labels), strict=True)
-        return [found if named == IGNORE else named for named, found in hints]
-
-
-def pack_row(
-    tokenizer: Any,
-    talks: Sequence[tuple[QuestionAnswer, ...]],
-    image_tokens: int,
-    cells: Callable[[list[int], list[int]], list[int]],
-    pictures: int = 1,
-) -> dict[str, list[int]]:
-    """Pack conversations about the same pictures.
-
-    Args:
-        cells: hints by the ids and labels of a conversation, see :class:`Hints`.
-    """
-    row: dict[str, list[int]] = {name: [] for name in ("input_ids", *FILLERS)}
-    for segment, turns in enumerate(talks, 1):
-        ids, labels = encode_chat(tokenizer, turns, image_tokens, pictures)
+        tokenizer = self.processor.tokenizer
         image = tokenizer.convert_tokens_to_ids("<image>")
-        shared = ids.index(image) + pictures * (image_tokens + 1)  # with the line break after each picture
-        start = shared if row["input_ids"] else 0
-        row["input_ids"] += ids[start:]
-        row["labels"] += labels[start:]
-        row["cells"] += cells(ids, labels)[start:]
-        row["position_ids"] += range(start, len(ids))
-        row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
-    return row
+        row: dict[str, list[int]] = {name: [] for name in ("input_ids", *FILLERS)}
+        for segment, talk in enumerate(self.talks, 1):
+            turns = talk(scene, random.Random(f"specllava packed {index} {segment}"))
+            ids, labels = encode_chat(tokenizer, turns, self.image_tokens)
+            shared = ids.index(image) + self.image_tokens + 1  # with the line break after the picture
+            start = shared if row["input_ids"] else 0
+            row["input_ids"] += ids[start:]
+            row["labels"] += labels[start:]
+            row["cells"] += self.hints.cells(scene, ids, labels)[start:]
+            row["position_ids"] += range(start, len(ids))
+            row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
+        return row
 
 
 def pad_rows(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Tensor]:
