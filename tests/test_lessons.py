@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.visual_traces import synthetic_race, synthetic_recorded
+from support.visual_traces import synthetic_recorded
 
-from recipes.toy.draw import draw_scene
-from recipes.toy.lessons import OWN_READING, RACES
-from recipes.toy.phrases import DETAIL_PROMPTS
-from recipes.toy.scene import sample_scene
-from specllava.core.config import DecodingConfig
 from specllava.core.metrics import pass_ratio, speedup, summarise
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
-from specllava.pair import Pair
+from specllava.core.trace import DecodeTrace
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 from visual.player.link import follow_link
@@ -96,23 +89,6 @@ def test_before_and_after_are_the_same_question_on_the_same_picture() -> None:
     assert len(before.speculative.steps) > len(after.speculative.steps)
 
 
-def test_a_wrong_first_guess_is_found_with_all_that_was_lost_below_it_and_a_good_step_behind() -> None:
-    found = 0
-    for seed in range(300):
-        race = synthetic_race(seed)
-        shown = RACES["states"].find({SPECULATIVE: race["speculative"], OWN_READING: race["target-only"]})
-        if shown is None:
-            continue
-        found += 1
-        step, after = race["speculative"].steps[shown.step : shown.step + 2]
-        assert step.emitted == (step.verification.bonus_token,) and step.tree.parents[shown.node] == 0
-        assert int(shown.words["below"]) == sum(shown.node in step.tree.path(n)[:-1] for n in range(len(step.tree)))
-        assert int(shown.words["again"]) == len(after.verification.accepted) >= 3
-        assert shown.words["guess"] != shown.words["wanted"]
-        assert shown.words["other"] == "1.0"
-    assert found
-
-
 def test_the_lesson_about_states_is_a_run_of_the_shipped_draft_that_reads_them() -> None:
     lesson = by_name("states")
     trace = lesson.race.speculative
@@ -156,27 +132,6 @@ def test_the_lesson_of_a_perfect_draft_tells_what_its_race_would_gain_from_cheap
     assert whole < 1 < pass_ratio(alone, summarise([trace]))
     assert f"this answer would come {tenth:.1f} times as fast" in lesson.text.answer
     assert f"took none, {free:.1f} times" in lesson.text.answer
-
-
-def test_a_perfect_draft_is_shown_where_every_step_is_full_and_no_time_is_saved() -> None:
-    def found(lesson: str, **lanes: DecodeTrace) -> bool:
-        race = by_name(lesson).race
-        traces = {TARGET_ONLY: race.target_only, SPECULATIVE: race.speculative} | lanes
-        return RACES["perfect"].find(traces) is not None
-
-    trace = by_name("perfect").race.speculative
-    assert found("perfect") and not found("chain")
-    assert not found("perfect", **{SPECULATIVE: drafting_in(trace, 0)})
-    assert not found("perfect", **{SPECULATIVE: replace(trace, steps=trace.steps[-1:])})
-
-
-def test_the_target_guesses_every_token_of_its_own(shipped: Callable[[str], Pair]) -> None:
-    picture = draw_scene(sample_scene(7), 64)
-    race = RACES["perfect"].run(shipped("float32"), picture, DETAIL_PROMPTS[0], DecodingConfig(max_new_tokens=25))
-    trace = race[SPECULATIVE]
-    assert trace.token_ids == race[TARGET_ONLY].token_ids
-    assert all(len(step.emitted) == trace.config.depth + 1 for step in trace.steps[:-1])
-    assert trace.setting.draft == trace.setting.target
 
 
 def test_lessons_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.models import seeded
 from test_bad_input import complaint
 from transformers import CONFIG_MAPPING, AutoConfig, AutoProcessor, LlavaForConditionalGeneration
 
-from recipes.toy.lessons import own_draft
+from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.pair import Pair
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -70,7 +70,10 @@ def write(directory: Path, weights: bool = True, tower: str = "", strategy: str 
 def test_a_decoder_of_other_names_says_what_generate_says(tmp_path: Path, kind: str):
     pair = Pair.load(write(tmp_path / kind, model_type=kind, **DECODERS[kind]), device="cpu", dtype="float64")
     check_generate(pair, (1, 2))
-    drafted, prompt = replace(pair, draft=own_draft(pair.target)), pair.prompt(None, checkpoints.messages(2))
+    weights = {name: weight for name, weight in pair.target.state_dict().items() if "vision_tower" not in name}
+    itself = DraftLlava(pair.target.config).eval()
+    itself.load_state_dict(weights, strict=True, assign=True)
+    drafted, prompt = replace(pair, draft=itself), pair.prompt(None, checkpoints.messages(2))
     (alone, slow), (fast, fewer) = (said(drafted, prompt, config) for config in (ALONE, FAST))
     assert fast == alone and fewer <= slow
 

@@ -1,12 +1,11 @@
-"""Lessons: a recorded race each, a question about one of its steps, the answer, and the part of the page they explain.
+"""Lessons: a recorded race each, and the step that it is about; the page words them.
 
-Scenes are raced one after the other until a step of a race fits; its own numbers fill the texts of ``lesson_texts``.
+Scenes are raced one after the other until a step of a race fits.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,27 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import PreTrainedModel
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.evaluate import score_answer
 from recipes.toy.examples import PICTURE_SIZE
-from recipes.toy.lesson_texts import LESSONS
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.core.config import DecodingConfig
-from specllava.core.metrics import speedup, summarise
+from specllava.core.metrics import summarise
 from specllava.core.race_file import race_json
 from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from specllava.lab.grounding import ground
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
-from specllava.prompt.prompt import with_draft_prompt
-from specllava.spec_decode.loop import Lane
 
 START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
-GREY = (127, 127, 127)
 EASY = 7  # accepted tokens in one step
 NEAR = 3  # accepted guesses before the one that another branch saved, at most: its fork is soon in sight
 WORTH = 4  # tokens that another branch saved, for a telling tree
@@ -44,10 +36,13 @@ CHAIN: dict[str, Any] = {"rule": "chain", "depth": 6, "nodes": 6, "min_log_prob"
 DRAWN: dict[str, Any] = {"temperature": 0.8, "rule": "sequoia", "children": "drawn", "depth": 6, "nodes": 10}
 APART = 0.1  # between a drawn number and the probability that it is compared with, for a clear rejection
 CLEARLY = 1.15  # times as many tokens a pass after distillation, for a visible difference
-AGAIN = 3  # accepted guesses of the step after a wrong first guess
-TAUGHT, UNTAUGHT, OWN_READING = "taught", "untaught", "own reading"  # runs beside a race, for comparison
+TAUGHT, UNTAUGHT = "taught", "untaught"  # runs beside a race, for comparison
+# Lessons by name, in their order, and the races that show them.
+LESSONS = {
+    "why": "saved", "chain": "chain", "wrong": "wrong", "doubt": "saved", "tree": "saved", "pass": "saved",
+    "cache": "saved", "picture": "saved", "before": "before", "after": "after", "pays": "saved", "coin": "coin",
+}  # fmt: skip
 Race = dict[str, DecodeTrace]
-Words = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +51,10 @@ class LessonStep:
 
     Args:
         step: counts from 0.
-        words: values of the fields in the lessons' texts.
         node: node of its tree that the lessons point at; ``None``: the one that decided the step.
     """
 
     step: int
-    words: Words
     node: int | None = None
 
 
@@ -78,17 +71,8 @@ class LessonRace:
     find: Callable[[Race], LessonStep | None]
 
 
-def own_draft(target: PreTrainedModel) -> DraftLlava:
-    """Return a target as its own draft: its weights, not copied. It reads the features of the target's tower."""
-    draft = DraftLlava(target.config)
-    weights = {name: weight for name, weight in target.state_dict().items() if "vision_tower" not in name}
-    draft.load_state_dict(weights, strict=True, assign=True)
-    draft.eval()
-    return draft
-
-
 def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
-    """Find, race and write every lesson, and ``lessons.json`` with their words.
+    """Find, race and write every lesson, and ``lessons.json``: what each is about.
 
     Raises:
         ValueError: no scene has a step that fits a lesson.
@@ -96,20 +80,14 @@ def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[
     directory.mkdir(parents=True, exist_ok=True)
     steps: dict[str, LessonStep] = {}
     written, rows = [], []
-    for lesson in LESSONS:
-        race = lesson.race
+    for name, race in LESSONS.items():
         if race not in steps:
             picture, traces, steps[race] = _search(pair, race, config)
             picture.save(directory / f"{race}.png", format="PNG", optimize=True)
             path = directory / f"{race}.json"
             path.write_text(race_json(traces[TARGET_ONLY], traces[SPECULATIVE], f"{race}.png"), encoding="utf-8")
             written.append(path)
-        shown = steps[race]
-        rows.append({
-            "name": lesson.name, "title": lesson.title, "question": lesson.question.format(**shown.words),
-            "answer": lesson.answer.format(**shown.words), "step": shown.step, "race": race, "place": lesson.place,
-            "phase": lesson.phase, "node": shown.node,
-        })  # fmt: skip
+        rows.append({"name": name, "race": race, "step": steps[race].step, "node": steps[race].node})
     index = directory / "lessons.json"
     index.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return [*written, index]
@@ -143,14 +121,6 @@ def _grounded(pair: Pair, picture: Image.Image, prompt: str, config: DecodingCon
     return race | {SPECULATIVE: measured}
 
 
-def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
-    """Race with a grey picture for the draft and the real one for the target."""
-    blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
-    shown = with_draft_prompt(pair.prompt(picture, prompt), blank)
-    lanes = [Lane.of(replace(config, drafter="none"), shown), Lane.of(config, shown)]
-    return pair.collect_race(pair.race_lanes(lanes))
-
-
 def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """Race with the draft from before distillation; for comparison, run the one from after it."""
     later = pair.generate(picture, prompt, config)
@@ -163,30 +133,7 @@ def _after(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
     return pair.compare(picture, prompt, config) | {UNTAUGHT: earlier}
 
 
-def _states(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
-    """Race with the draft that reads the target's states; for comparison, run the draft VLM."""
-    preset = preset_named("toy-eagle")
-    assert preset.draft is not None
-    own = pair.generate(picture, prompt, config)
-    return pair.with_draft(preset.draft).compare(picture, prompt, config) | {OWN_READING: own}
-
-
-def _perfect(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig, **changes: Any) -> Race:
-    """Race with the target as its own draft."""
-    itself = replace(pair, draft=own_draft(pair.target), draft_name=pair.target_name)
-    return _race(itself, picture, prompt, config, **changes)
-
-
 # --- what lessons search for --------------------------------------------------------------------------------------
-
-
-def _find_easy(traces: Race) -> LessonStep | None:
-    trace = traces[SPECULATIVE]
-    best = max(range(len(trace.steps)), key=lambda i: len(trace.steps[i].verification.accepted), default=None)
-    if best is None or len(accepted := trace.steps[best].verification.accepted) < EASY:
-        return None
-    words = {"accepted": str(len(accepted)), "emitted": str(len(accepted) + 1)}
-    return LessonStep(best, words | {"said": _accepted_text(trace, trace.steps[best])})
 
 
 def _find_saved(traces: Race) -> LessonStep | None:
@@ -202,18 +149,7 @@ def _find_saved(traces: Race) -> LessonStep | None:
             continue
         saved = len(step.emitted) - position
         if saved >= WORTH and all(_is_word(trace.texts[tree.tokens[n]]) for n in family):
-            first = _favourite(step, parent)
-            assert first is not None
-            alone = summarise([traces[TARGET_ONLY]])
-            return LessonStep(index, {
-                "first": _word(trace, step, first), "first_prob": _prob(step, first),
-                "second": _word(trace, step, node), "second_prob": _prob(step, node), "doubt": f"{doubt:.2f}",
-                "choices": f"{math.exp(doubt):.1f}", "threshold": f"{trace.config.entropy_threshold:g}",
-                "tried": str(len(family)), "drafted": str(tree.drafted), "columns": str(len(tree)),
-                "kept": str(len(step.verification.path)), "behind": str(saved),
-                "tokens": str(alone.tokens), "passes": str(alone.target_passes), "fast": str(len(trace.steps)),
-                "tau": f"{summarise([trace]).tau:.1f}", "bonus": trace.texts[step.verification.bonus_token].strip(),
-            }, parent)  # fmt: skip
+            return LessonStep(index, parent)
     return None
 
 
@@ -226,11 +162,7 @@ def _find_grounded(traces: Race) -> LessonStep | None:
     for at, tiles in zip(grounding.grounded, grounding.occluded, strict=True):
         word, seen = trace.texts[trace.token_ids[at]].strip(), grounding.probs[at]
         if word in (*COLOURS, *KINDS) and min(tiles) < seen / grounding.factor:
-            return replace(found, words=found.words | {
-                "grounded": str(len(grounding.grounded)), "factor": f"{grounding.factor:g}", "word": word,
-                "seen": f"{seen:.2f}",
-                "blank": f"{grounding.blank_probs[at]:.2f}", "part": f"{min(tiles):.2f}",
-            })  # fmt: skip
+            return found
     return None
 
 
@@ -243,26 +175,20 @@ def _find_broken(traces: Race) -> LessonStep | None:
         if len(accepted) < BEFORE or lost < AFTER:
             continue
         wrong = accepted[-1] + 1
-        if miss := _miss(trace, step, wrong):
-            return LessonStep(index, miss | {
-                "drafted": str(step.tree.drafted), "accepted": str(len(accepted)), "said": _accepted_text(trace, step),
-                "lost": str(lost), "emitted": str(len(step.emitted)),
-            }, wrong)  # fmt: skip
+        if _misses(trace, step, wrong):
+            return LessonStep(index, wrong)
     return None
 
 
-def _find_wrong(words: tuple[str, ...], traces: Race) -> LessonStep | None:
-    """Find a step whose most probable node was rejected and the target chose another of the ``words``."""
+def _find_wrong(traces: Race) -> LessonStep | None:
+    """Find a step whose most probable node was rejected and the target chose another kind."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
         last = step.verification.path[-1]
         favourite = _favourite(step, last)
         wanted = trace.texts[step.verification.bonus_token].strip()
-        if favourite is not None and wanted in words and _word(trace, step, favourite) in words:
-            return LessonStep(index, {
-                "guess": _word(trace, step, favourite), "guess_prob": _prob(step, favourite), "wanted": wanted,
-                "wanted_prob": f"{step.view.choice_probs[last]:.2f}", "tau": f"{summarise([trace]).tau:.1f}",
-            }, favourite)  # fmt: skip
+        if favourite is not None and wanted in KINDS and _word(trace, step, favourite) in KINDS:
+            return LessonStep(index, favourite)
     return None
 
 
@@ -277,10 +203,7 @@ def _find_refused(traces: Race) -> LessonStep | None:
             texts = [trace.texts[draw.token] for draw in (before, after)]
             clear = APART < before.acceptance < min(1, before.uniform) - APART
             if len(family) == 1 and all(map(_is_word, texts)) and clear:
-                return LessonStep(index, {
-                    "guess": texts[0].strip(), "said": texts[1].strip(), "p": f"{before.target_prob:.2f}",
-                    "q": f"{before.draft_prob:.2f}", "odds": f"{before.acceptance:.2f}", "u": f"{before.uniform:.2f}",
-                }, family[0])  # fmt: skip
+                return LessonStep(index, family[0])
     return None
 
 
@@ -294,47 +217,18 @@ def _find_stumble(traces: Race) -> LessonStep | None:
         favourite = _favourite(step, 0)
         if favourite is None or step.verification.accepted:
             continue
-        if miss := _miss(trace, step, favourite):
-            return LessonStep(index, miss | {"tau": f"{tau:.1f}", "later": f"{later:.1f}"}, favourite)
+        if _misses(trace, step, favourite):
+            return LessonStep(index, favourite)
     return None
 
 
 def _find_taught(traces: Race) -> LessonStep | None:
     """Find the longest accepted run of the distilled draft, where ``_find_stumble`` finds a step for the other one."""
-    stumble = _find_stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: traces[SPECULATIVE]})
-    easy = _find_easy(traces)
-    return LessonStep(easy.step, {**easy.words, **stumble.words}) if easy and stumble else None
-
-
-def _find_first_wrong(traces: Race) -> LessonStep | None:
-    """Find a step whose first guess was wrong with guesses of its own below it, before a good step."""
     trace = traces[SPECULATIVE]
-    for index, (step, after) in enumerate(pairwise(trace.steps)):
-        favourite, tree, again = _favourite(step, 0), step.tree, len(after.verification.accepted)
-        if favourite is None or step.verification.accepted or again < AGAIN:
-            continue
-        below = sum(favourite in tree.path(node) for node in range(1, len(tree))) - 1
-        miss = _miss(trace, step, favourite)
-        if below >= AFTER and miss:
-            tau, other = (f"{summarise([run]).tau:.1f}" for run in (trace, traces[OWN_READING]))
-            words = {"below": str(below), "again": str(again), "tau": tau, "other": other}
-            return LessonStep(index, miss | words, favourite)
-    return None
-
-
-def _find_perfect(traces: Race) -> LessonStep | None:
-    """Find an answer that took the fewest passes of its depth, and no less time than the target alone."""
-    trace, (alone, drafted) = traces[SPECULATIVE], (summarise([traces[lane]]) for lane in (TARGET_ONLY, SPECULATIVE))
-    depth = trace.config.depth
-    full = all(len(step.emitted) == depth + 1 for step in trace.steps[:-1])
-    if not full or len(trace.steps) < 2 or speedup(alone, drafted) > 1:
+    if not _find_stumble({SPECULATIVE: traces[UNTAUGHT], TAUGHT: trace}):
         return None
-    free = drafted.decode_seconds - drafted.draft_seconds
-    tenth, most = (alone.decode_seconds / (free + share * drafted.draft_seconds) for share in (0.1, 0))
-    return LessonStep(0, {
-        "depth": str(depth), "emitted": str(depth + 1), "tau": f"{drafted.tau:.1f}",
-        "tenth": f"{tenth:.1f}", "free": f"{most:.1f}",
-    })  # fmt: skip
+    accepted = [len(step.verification.accepted) for step in trace.steps]
+    return LessonStep(accepted.index(max(accepted))) if max(accepted) >= EASY else None
 
 
 def _iterate_accepted(trace: DecodeTrace) -> Iterator[tuple[int, StepTrace, int]]:
@@ -349,16 +243,9 @@ def _favourite(step: StepTrace, parent: int) -> int | None:
     return max(step.tree.children()[parent], key=step.tree.log_probs.__getitem__, default=None)
 
 
-def _miss(trace: DecodeTrace, step: StepTrace, node: int) -> Words | None:
-    """Word a rejected guess and the target's own token; ``None`` if one of them is no whole word."""
-    texts = [trace.texts[token] for token in (step.tree.tokens[node], step.verification.bonus_token)]
-    if not all(map(_is_word, texts)):
-        return None
-    return {"guess": texts[0].strip(), "guess_prob": _prob(step, node), "wanted": texts[1].strip()}
-
-
-def _accepted_text(trace: DecodeTrace, step: StepTrace) -> str:
-    return "".join(trace.texts[step.tree.tokens[node]] for node in step.verification.accepted).strip()
+def _misses(trace: DecodeTrace, step: StepTrace, node: int) -> bool:
+    """Check that a rejected guess and the target's own token are whole words."""
+    return all(_is_word(trace.texts[token]) for token in (step.tree.tokens[node], step.verification.bonus_token))
 
 
 def _is_word(text: str) -> bool:
@@ -370,20 +257,12 @@ def _word(trace: DecodeTrace, step: StepTrace, node: int) -> str:
     return trace.texts[step.tree.tokens[node]].strip()
 
 
-def _prob(step: StepTrace, node: int) -> str:
-    return f"{math.exp(step.tree.log_probs[node]):.2f}"
-
-
 # Races by name, which is the name of their files too.
 RACES = {
     "saved": LessonRace(_grounded, _find_grounded),
     "chain": LessonRace(partial(_race, **CHAIN), _find_broken),
     "coin": LessonRace(partial(_race, **DRAWN), _find_refused),
-    "wrong": LessonRace(_race, partial(_find_wrong, KINDS)),
-    "easy": LessonRace(_race, _find_easy),
-    "blank": LessonRace(_blind, partial(_find_wrong, (*COLOURS, *KINDS))),
+    "wrong": LessonRace(_race, _find_wrong),
     "before": LessonRace(_untaught, _find_stumble),
     "after": LessonRace(_after, _find_taught),
-    "states": LessonRace(_states, _find_first_wrong),
-    "perfect": LessonRace(partial(_perfect, **CHAIN), _find_perfect),
 }
