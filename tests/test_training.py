@@ -313,7 +313,7 @@ def test_naming_loss_is_the_mean_over_words_and_slots():
 
 
 def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slots_of_the_kind(processor, looking):
-    packed = PackedBatches(processor, 3, 4, (discuss, look_ups))
+    packed = PackedBatches(processor, 6, 4, (discuss, look_ups, look_ups))
     batch, model = packed(0), copy.deepcopy(looking)
     batch["pixel_values"] = batch["pixel_values"].double()
     model.set_attn_implementation("eager")
@@ -328,7 +328,7 @@ def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slot
             output_attentions=True,
         ).attentions[0][:, 0]  # [rows, length, length], of the first head
     kinds, expected = packed.hints.kinds, []
-    for row in range(3):
+    for row in range(6):
         slots = batch["input_ids"][row] == model.config.image_token_id
         for place, token in enumerate(batch["input_ids"][row].tolist()):
             shown = batch["patch_names"][row, :, 0] == token

@@ -57,6 +57,7 @@ def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 
 LOOKING = (list_objects, list_objects, list_objects, list_objects)
 TALKING = (list_objects, converse, description, description)
+DRAFTING = (*TALKING, ask, ask, discuss)
 ASKING = (describe_or_ask, discuss, *(ask,) * 8, look_ups, look_ups)
 
 

@@ -20,7 +20,7 @@ from accelerate.utils import set_seed
 from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from recipes.toy.build import build_processor, special_ids
-from recipes.toy.corpus import ASKING, LOOKING, TALKING, ChatBatches, content_ids
+from recipes.toy.corpus import ASKING, DRAFTING, LOOKING, TALKING, ChatBatches, content_ids
 from recipes.toy.packed_losses import draft_losses, target_losses
 from recipes.toy.packing import PackedBatches, Questioner
 from recipes.toy.recipe import ToyRecipe
@@ -184,7 +184,7 @@ def _train_draft(run: _Run, part: Path) -> None:
     """Train the first draft on the corpus alone, in the same packed rows, with only the tower of the target."""
     set_seed(run.recipe.draft.seed)
     draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
-    batches = run.packed(run.recipe.draft_batch, TALKING, TALKING_START)
+    batches = run.packed(run.recipe.draft_batch, DRAFTING, TALKING_START)
     losses = partial(draft_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
     fit("draft", draft, losses, batches, run.recipe.draft, run.checkpoints("draft"), run.accelerator)
     save(draft, run.processor, part)
