@@ -309,7 +309,8 @@ def test_every_answer_of_every_family_is_true(split: Split) -> None:
                 first, second = (_named(scene, slots[each]) for each in ("first", "second"))
                 winner = "both" if first.size == second.size else slots["first" if first.size == "large" else "second"]
                 assert answer.lower().startswith(winner), (slots, answer, scene)
-    assert set(checked) | {"unknowable", "look_up"} == {form for form in wordings.WORDINGS if "_" not in form[2:5]}
+    asked = {form for form in wordings.WORDINGS if not form.startswith(("it_", "they_"))}
+    assert set(checked) | {"unknowable", "look_up"} == asked
     assert min(checked.values()) > 30, checked
 
 
@@ -326,7 +327,7 @@ def test_no_training_question_is_one_of_the_evaluation() -> None:
             slots = {"kind": "", "colour": ""} | query.slots
             unseen = typed_questions.TYPED.get(query.form, typed_questions.UNKNOWABLE)
             assert asked not in {plain(language.with_articles(text.format(**slots))) for text in unseen}, asked
-            assert not re.search(r"\bcolor|\bwhats\b|\bwhat's\b|\bwhere's\b|\bhows\b", asked), asked
+            assert not re.search(r"\bcolors?\b|\bwhats\b|\bwhat's\b|\bwhere's\b|\bhows\b", asked), asked
     assert len([text for texts in typed_questions.TYPED.values() for text in texts]) >= 60
     assert not {*typed_questions.STRANGE_TYPED} & {*questions.STRANGE}
 
