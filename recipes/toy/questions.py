@@ -56,7 +56,7 @@ class Query:
 Family = Callable[[Scene, random.Random], Query | None]
 
 
-def _query(form: str, answers: Iterable[str], focus: Sequence[Thing] = (), **slots: str) -> Query:
+def _query(form: str, answers: Iterable[str], focus: Sequence[Thing] = (), /, **slots: str) -> Query:
     return Query(form, tuple(polish(answer) for answer in answers), slots, tuple(focus))
 
 

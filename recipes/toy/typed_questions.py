@@ -30,7 +30,7 @@ TYPED: Final[dict[str, tuple[str, ...]]] = {
     "exists_coloured": (
         "any {colour} {kinds} here?", "does it have a {colour} {kind}", "a {colour} {kind} somewhere?",
     ),
-    "which_colour": ("anything {colour}?", "whats {colour} here", "which objects are {colour}"),
+    "which_colour": ("anything {colour}?", "whats {colour} here", "which ones are {colour}"),
     "larger": (
         "which one is bigger, {first} or {second}", "{first} or {second}, which is the bigger one?",
         "who is larger: {first} or {second}?",
@@ -60,7 +60,7 @@ UNKNOWABLE: Final[tuple[str, ...]] = (
     "where will the {kind} go tomorrow", "what happened before this?", "will the {kind} come back",
     "de quelle couleur est le chat ?", "wo ist der Hund?", "¿Qué hay en la imagen?", "cosa vedi nella foto?",
     "wie viele Dinge siehst du?", "onde está o barco?", "что на картинке?", "blah blah blah", "asdf qwer zxcv", "xyzzy",
-    "the of and to", "???", "42", "hi there", "thank you so much", "what is the capital of France?", "what is 2 plus 2",
+    "the of and to", "???", "42", "hello friend", "thank you so much", "what is the capital of France?", "what is 2 plus 2",
     "write me some python code", "what's the meaning of life", "how do I bake a cake", "sing me a song",
     "how heavy is the {kind}?", "what does the {kind} smell like", "is the {kind} made of wood?",
     "how fast is the {kind}", "which country is this?", "how warm is it in degrees",
