@@ -61,8 +61,8 @@ UNKNOWABLE: Final[tuple[str, ...]] = (
     "de quelle couleur est le chat ?", "wo ist der Hund?", "¿Qué hay en la imagen?", "cosa vedi nella foto?",
     "wie viele Dinge siehst du?", "onde está o barco?", "что на картинке?", "blah blah blah", "asdf qwer zxcv", "xyzzy",
     "the of and to", "???", "42", "hello friend", "thank you so much", "what is the capital of France?",
-    "what is 2 plus 2", "write me some python code", "what's the meaning of life", "how do I bake a cake", "sing me a song",
-    "how heavy is the {kind}?", "what does the {kind} smell like", "is the {kind} made of wood?",
+    "what is 2 plus 2", "write me some python code", "what's the meaning of life", "how do I bake a cake",
+    "sing me a song", "how heavy is the {kind}?", "what does the {kind} smell like", "is the {kind} made of wood?",
     "how fast is the {kind}", "which country is this?", "how warm is it in degrees",
     "is there a {kind} behind the camera?",
 )  # fmt: skip
