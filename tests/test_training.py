@@ -30,13 +30,13 @@ from recipes.toy.corpus import (
     list_objects,
     messages,
 )  # fmt: skip
-from recipes.toy.dialogue import discuss, look_ups
+from recipes.toy.dialogue import ask, discuss, look_ups
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.export import EXPORT_START
 from recipes.toy.hints import Hints, first_tokens, naming_loss
 from recipes.toy.language import QuestionAnswer
-from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, target_losses
+from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, quoting_loss, target_losses
 from recipes.toy.packing import PackedBatches, packed_mask
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.scene import (
@@ -297,9 +297,12 @@ def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
         return [(processor.tokenizer.decode([token]).strip(), cells[cell]) for token, cell in found if cell != IGNORE]
 
     dog, cat = ("middle", "front"), ("right", "front")
-    assert told("Is the dog next to the blue cat?") == [("dog", dog), ("cat", cat), ("and", cat)]
+    assert told("Is the dog next to the blue cat?") == [("dog", dog), ("blue", None), ("cat", cat), ("and", cat)]
     assert told("What is the dog?") == [("dog", dog), ("is", dog), ("and", dog)]  # red, and large
-    assert told("Is there a horse or a green cat?") == [("horse", None), ("cat", None)]
+    assert told("Is the dog red?") == [("dog", dog), ("red", dog), ("is", dog), ("and", dog)]
+    assert told("Is the dog blue?") == [("dog", dog), ("blue", None), ("is", dog), ("and", dog)]
+    assert told("What is blue?") == [("blue", cat), ("and", cat)]
+    assert told("Is there a horse or a green cat?") == [("horse", None), ("green", None), ("cat", None)]
     assert told("Where is the cat?") == []  # it could be either
 
 
@@ -312,30 +315,53 @@ def test_naming_loss_is_the_mean_over_words_and_slots():
     assert naming_loss(logits, shown, 0.1).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slots_of_the_kind(processor, looking):
-    packed = PackedBatches(processor, 6, 4, (discuss, look_ups, look_ups))
+@pytest.fixture
+def first_heads(processor, looking):
+    """A target, a batch, what its layers read, and transformers' own attention of their first heads."""
+    packed = PackedBatches(processor, 6, 4, (discuss, look_ups, ask))
     batch, model = packed(0), copy.deepcopy(looking)
     batch["pixel_values"] = batch["pixel_values"].double()
     model.set_attn_implementation("eager")
     with torch.no_grad():
         embeds = packed_states(model, batch, model)[0]
         mask = torch.zeros(packed_mask(batch["segments"]).shape).masked_fill(~packed_mask(batch["segments"]), -1e9)
-        decoder = model.get_decoder()
-        shares = decoder(
+        computed = model.get_decoder()(
             inputs_embeds=embeds,
             attention_mask=mask.double(),
             position_ids=batch["position_ids"],
             output_attentions=True,
-        ).attentions[0][:, 0]  # [rows, length, length], of the first head
-    kinds, expected = packed.hints.kinds, []
+            output_hidden_states=True,
+        )
+    return model, batch, computed.hidden_states, [layer[:, 0] for layer in computed.attentions], packed.hints
+
+
+def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slots_of_the_kind(first_heads):
+    model, batch, states, shares, hints = first_heads
+    expected = []
     for row in range(6):
         slots = batch["input_ids"][row] == model.config.image_token_id
         for place, token in enumerate(batch["input_ids"][row].tolist()):
             shown = batch["patch_names"][row, :, 0] == token
-            if token in kinds and batch["labels"][row, place] == IGNORE and shown.any():
-                share = shares[row, place][slots]
+            if token in hints.kinds and batch["labels"][row, place] == IGNORE and shown.any():
+                share = shares[0][row, place][slots]
                 expected.append(-(share[shown].sum() / share.sum()).log().item())
-    found = finding_loss(model, embeds, batch, torch.tensor(sorted(kinds)))
+    found = finding_loss(model, states[0], batch, torch.tensor(sorted(hints.kinds)))
+    assert len(expected) > 3 and found.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_quoting_loss_is_the_share_of_attention_that_transformers_gives_the_repeated_word(first_heads, number):
+    model, batch, states, shares, hints = first_heads
+    expected = []
+    for row in range(6):
+        ids, labels, segments = (batch[name][row].tolist() for name in ("input_ids", "labels", "segments"))
+        for place, word in enumerate(labels[1:]):
+            asked = [at for at in range(place + 1) if labels[at] == IGNORE and segments[at] == segments[place]]
+            same = [at for at in asked if ids[at] == word]
+            if word in hints.looks and same:
+                share = shares[number][row, place]
+                expected.append(-(share[same].sum() / share[asked].sum()).log().item())
+    found = quoting_loss(model, number, states[number], batch, torch.tensor(sorted(hints.looks)))
     assert len(expected) > 3 and found.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
 
 

@@ -107,25 +107,30 @@ class Hints:
         return found
 
     def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
-        """Return, where a question names a kind, the cell of the only object that fits, or "no" where none does.
+        """Return, where a question names a kind or a colour, the cell of the only object that fits, or "no" for none.
 
-        A colour before the kind must fit as well. Before each word of the answer that fits the object named last, its
-        cell again.
+        Before a kind its colour must fit as well, and after it the kind. Before each word of the answer that fits the
+        object named last, its cell again.
         """
         found = [IGNORE] * len(ids)
         asked: list[Thing] = []
+        kind: set[int] = set()
         for index, (before, token) in enumerate(pairwise(ids), 1):
             if labels[index] != IGNORE:
                 if len(asked) == 1 and token in self.words(asked[0]) | self.spots(asked[0]):
                     found[index - 1] = self.digits[asked[0].column, asked[0].row]
                 continue
             if labels[index - 1] != IGNORE:
-                asked = []
-            if token in self.kinds:
-                words = {token, before} & self.looks
-                asked = [thing for thing in scene.things if words <= self.words(thing)]
-                cell = self.digits[asked[0].column, asked[0].row] if asked else self.none
-                found[index] = cell if len(asked) < 2 else IGNORE
+                asked, kind = [], set()
+            if token not in self.looks:
+                continue
+            words = {token, before} & self.looks if token in self.kinds else {token} | kind
+            fitting = [thing for thing in scene.things if words <= self.words(thing)]
+            cell = self.digits[fitting[0].column, fitting[0].row] if fitting else self.none
+            found[index] = cell if len(fitting) < 2 else IGNORE
+            if token in self.kinds or not kind:
+                asked = fitting
+            kind = {token} if token in self.kinds else kind
         return found
 
     def words(self, thing: Thing) -> set[int]:

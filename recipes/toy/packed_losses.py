@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from recipes.toy.hints import NAMES, naming_loss
+from recipes.toy.hints import NAMES, Hints, naming_loss
 from recipes.toy.packing import packed_mask
 from recipes.toy.recipe import ToyRecipe
 from specllava.distill.loop import Batch, Losses
@@ -24,14 +24,13 @@ from specllava.prompt.image_slots import merge_features
 PackedLosses = Callable[[Any, Batch], Losses]
 
 
-def target_losses(recipe: ToyRecipe, content: Sequence[int], kinds: Sequence[int] = ()) -> PackedLosses:
+def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None = None) -> PackedLosses:
     """Return a target's loss function for packed rows: the answers, and the hints of :mod:`recipes.toy.hints`.
 
     Args:
         content: tokens with weight ``recipe.content_weight`` in the answers.
-        kinds: tokens that questions ask for, see :func:`finding_loss`.
+        hints: words of questions, for :func:`finding_loss` and :func:`quoting_loss`; without it neither.
     """
-    sought = torch.tensor(sorted(kinds))
     weight = torch.ones(recipe.vocabulary)
     weight[list(content)] = recipe.content_weight
 
@@ -49,9 +48,11 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], kinds: Sequence[int
         gathering = F.cross_entropy(cells, wanted, reduction="sum") / max(1, len(wanted))
         loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
         parts = {"answers": answers, "naming": naming, "gathering": gathering}
-        if len(sought):
-            parts["finding"] = finding_loss(model, layers[0], batch, sought.to(loss.device))
-            loss = loss + recipe.finding_weight * parts["finding"]
+        if hints is not None:
+            parts["finding"] = finding_loss(model, layers[0], batch, torch.tensor(sorted(hints.kinds)))
+            parts["quoting"] = quoting_loss(model, recipe.gathering_layers, layers[recipe.gathering_layers], batch,
+                                            torch.tensor(sorted(hints.looks)))  # fmt: skip
+            loss = loss + recipe.finding_weight * (parts["finding"] + parts["quoting"])
         return {"loss": loss, **parts}
 
     return losses
@@ -67,19 +68,63 @@ def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Ba
         embeds: ``[batch, length, hidden]``, what the first layer reads.
         kinds: tokens of all kinds.
     """
-    decoder, ids = model.get_decoder(), batch["input_ids"]
-    layer, slots = decoder.layers[0], ids.eq(model.config.image_token_id)
-    states, size = layer.input_layernorm(embeds), layer.self_attn.head_dim
-    heads = (states @ proj.weight[:size].T for proj in (layer.self_attn.q_proj, layer.self_attn.k_proj))
-    turn = decoder.rotary_emb(states, batch["position_ids"])
-    queries, keys = (head[:, 0] for head in apply_rotary_pos_emb(*(head[:, None] for head in heads), *turn))
-    asked = torch.isin(ids, kinds) & batch["labels"].eq(IGNORE)
+    ids, slots = batch["input_ids"], batch["input_ids"].eq(model.config.image_token_id)
+    queries, keys = first_head(model, 0, embeds, batch)
+    asked = torch.isin(ids, kinds.to(ids.device)) & batch["labels"].eq(IGNORE)
     shown = ids[:, :, None].eq(batch["patch_names"][:, None, :, 0])  # [batch, length, slots]
     rows, columns = (asked & shown.any(-1)).nonzero(as_tuple=True)
     keys = keys[slots].unflatten(0, (len(ids), -1))[rows]  # [kinds in questions, slots, size]
-    scores = torch.einsum("ph,psh->ps", queries[rows, columns], keys) / math.sqrt(size)
-    right = scores.masked_fill(~shown[rows, columns], -torch.inf).logsumexp(-1)
-    return (scores.logsumexp(-1) - right).sum() / max(1, len(rows))
+    return missed_attention(queries[rows, columns], keys, shown[rows, columns])
+
+
+def quoting_loss(
+    model: LlavaForConditionalGeneration, number: int, states: Tensor, batch: Batch, words: Tensor
+) -> Tensor:
+    """Return how little of a layer's first head goes, before a word of an answer, to that word in the questions.
+
+    Mean over the words that questions of the same conversation hold, in nats, of all tokens of these questions. Without
+    it a target names the commonest object where it should repeat the one that it is asked for.
+
+    Args:
+        number: of the layer.
+        states: ``[batch, length, hidden]``, what it reads.
+        words: tokens that answers repeat.
+    """
+    ids, labels, segments = batch["input_ids"], batch["labels"], batch["segments"]
+    queries, keys = first_head(model, number, states, batch)
+    following = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
+    repeated = torch.isin(following, words.to(ids.device))
+    asked = (segments[:, None, :].eq(segments[:, :, None]) & labels.eq(IGNORE)[:, None, :]).tril()
+    same = asked & repeated[:, :, None] & ids[:, None, :].eq(following[:, :, None])  # [batch, length, length]
+    rows, columns = same.any(-1).nonzero(as_tuple=True)
+    return missed_attention(queries[rows, columns], keys[rows], same[rows, columns], asked[rows, columns])
+
+
+def first_head(
+    model: LlavaForConditionalGeneration, number: int, states: Tensor, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """Return rotated queries and keys ``[batch, length, size]`` of the first head of layer ``number``."""
+    decoder = model.get_decoder()
+    layer = decoder.layers[number]
+    states, size = layer.input_layernorm(states), layer.self_attn.head_dim
+    heads = (states @ proj.weight[:size].T for proj in (layer.self_attn.q_proj, layer.self_attn.k_proj))
+    turn = decoder.rotary_emb(states, batch["position_ids"])
+    queries, keys = (head[:, 0] for head in apply_rotary_pos_emb(*(head[:, None] for head in heads), *turn))
+    return queries, keys
+
+
+def missed_attention(queries: Tensor, keys: Tensor, right: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Return the mean ``-log`` of the share of attention on right keys, in nats; 0 without queries.
+
+    Args:
+        queries, keys: ``[queries, size]``, ``[queries, keys, size]``.
+        right, seen: ``[queries, keys]``, the right keys, and those that share the attention; default: all.
+    """
+    scores = torch.einsum("ph,psh->ps", queries, keys) / math.sqrt(queries.shape[-1])
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    there = scores.masked_fill(~right, -torch.inf).logsumexp(-1)
+    return (scores.logsumexp(-1) - there).sum() / max(1, len(queries))
 
 
 def draft_losses(draft: DraftLlava, batch: Batch, tower_model: LlavaForConditionalGeneration, scenery: float) -> Losses:

@@ -21,6 +21,7 @@ from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForCo
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.corpus import ASKING, DRAFTING, LOOKING, TALKING, ChatBatches, content_ids
+from recipes.toy.hints import Hints
 from recipes.toy.packed_losses import draft_losses, target_losses
 from recipes.toy.packing import PackedBatches, Questioner
 from recipes.toy.recipe import ToyRecipe
@@ -157,7 +158,7 @@ def _ask(run: _Run, part: Path) -> None:
     set_seed(run.recipe.asking.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.root / TALKING_TARGET, dtype=torch.float32)
     batches = run.packed(run.recipe.asking_batch, ASKING, ASKING_START)
-    _fit_packed("target", target, batches, run.recipe.asking, run, sorted(batches.hints.kinds))
+    _fit_packed("target", target, batches, run.recipe.asking, run, batches.hints)
     save(target, run.processor, part)
 
 
@@ -260,11 +261,11 @@ def _fit_packed(
     batches: PackedBatches,
     loop: LoopConfig,
     run: _Run,
-    kinds: Sequence[int] = (),
+    hints: Hints | None = None,
 ) -> None:
     """Train on packed rows, never compiled: rows of many lengths gain little by it."""
     model.model.vision_tower.requires_grad_(False)
-    losses = target_losses(run.recipe, content_ids(run.processor.tokenizer), kinds)
+    losses = target_losses(run.recipe, content_ids(run.processor.tokenizer), hints)
     fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)
 
 
