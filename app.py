@@ -27,11 +27,11 @@ from pydantic import ValidationError
 
 from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import one_line
-from specllava.core.files import shipped
-from specllava.models.loading.load_options import DTypeName
-from specllava.models.loading.presets import Preset, preset_named, presets
-from specllava.models.media.images import open_image
+from specllava.config import one_line
+from specllava.files import shipped
+from specllava.models.options import DTypeName
+from specllava.models.presets import Preset, preset_named, presets
+from specllava.models.images import open_image
 from visual.page.app_state import AppState, Models
 from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.layout import build_page
@@ -39,7 +39,7 @@ from visual.page.model_choice import DraftChoices
 from visual.page.pictures import family_of
 from visual.page.run_requests import RunRequests
 from visual.page.serving import give_back_freed_memory, serve
-from visual.page.zero_gpu import ZeroGPUPair
+from visual.page.run import ZeroGPUPair
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
 

@@ -26,10 +26,10 @@ from specllava.bench.data_dialogues import data_dialogues
 from specllava.bench.dialogue import prompts_of
 from specllava.bench.lanes import bench_lanes
 from specllava.cli.options import write_json
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.scenes import SCENES
-from specllava.core.trace import DecodeTrace
-from specllava.models.loading.load_options import DTypeName
+from specllava.config import RULES, DecodingConfig
+from specllava.files import SCENES
+from specllava.trace import DecodeTrace
+from specllava.models.options import DTypeName
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
 

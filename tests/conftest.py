@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 from support.browser import SavedPages, Server, Visit, Visitor, visits
 
 if TYPE_CHECKING:
-    from specllava.models.loading.load_options import DTypeName
+    from specllava.models.options import DTypeName
     from specllava.pair import Pair
     from visual.page.app_state import AppState
 
@@ -136,7 +136,7 @@ def server(serve: Callable[[AppState], str], tmp_path_factory: pytest.TempPathFa
     from support.lab_traces import FakeLab
     from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-    from specllava.core.limits import Limits
+    from specllava.config import Limits
     from visual.page.app_state import AppState
     from visual.page.run_requests import RunRequests
 

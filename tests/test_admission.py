@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from support.visual_traces import FakeBackend, synthetic_recorded
 from test_api import Site
 
-from specllava.core.limits import MIB, Limits
+from specllava.config import MIB, Limits
 from visual.page.admission import AT_ONCE, Admission
 from visual.page.app_state import AppState
 from visual.page.layout import build_page

@@ -23,11 +23,11 @@ from markdown_it import MarkdownIt
 from support import models
 from support.visual_traces import synthetic_race
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import Comparison, RunTotals, compare, summarise
-from specllava.core.question import Question
-from specllava.core.race_file import NamedTrace, comparison_json, write_zip
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.metrics import Comparison, RunTotals, compare, summarise
+from specllava.question import Question
+from specllava.race_file import NamedTrace, comparison_json, write_zip
+from specllava.trace import DecodeTrace
 from specllava.findings.bootstrap import pooled_ratio
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.findings.comparison_tables import race_files, records, to_csv, to_json, to_markdown

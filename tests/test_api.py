@@ -26,8 +26,8 @@ from support.served_page import free_port
 from support.visitor import Handlers, Visitor
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from specllava.core.config import DecodingConfig
-from specllava.core.limits import Limits
+from specllava.config import DecodingConfig
+from specllava.config import Limits
 from visual.page.api import ENDPOINTS
 from visual.page.app_state import AppState, Models
 from visual.page.controls import FIELDS

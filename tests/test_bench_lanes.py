@@ -19,7 +19,7 @@ from specllava.bench.dialogue import BenchDialogue, prompts_of
 from specllava.bench.lanes import REFERENCE, runners_of
 from specllava.bench.results import fastest_alone, results_of
 from specllava.bench.rounds import Plan, measure
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.engine.engine import Engine
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)

@@ -11,8 +11,8 @@ from benchmarks import bench_table
 from specllava.bench.measured import BenchPrompt, Measured, WarmUp
 from specllava.bench.results import categories_of, category_results, pool, report_of, results_of
 from specllava.bench.timed_run import TimedRun, TimedStep
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import RunInfo
+from specllava.config import DecodingConfig
+from specllava.trace import RunInfo
 
 
 def run_of(tokens, step_tokens, seconds, first=1):

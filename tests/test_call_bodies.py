@@ -17,7 +17,7 @@ import pytest
 from support.odd_calls import odd_call
 from test_api import Site
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page.request_bodies import FOREIGN_FILE, CallBodies
 
 

@@ -11,10 +11,10 @@ import pytest
 from support.shipped_races import shipped_races, shown_traces
 from support.visual_traces import first_steps, retexted, synthetic_race
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import judged_nodes, summarise
-from specllava.core.trace import DecodeTrace
-from visual.figures.chart import Chart
+from specllava.config import DecodingConfig
+from specllava.metrics import judged_nodes, summarise
+from specllava.trace import DecodeTrace
+from visual.figures.charts import Chart
 from visual.figures.charts import FEWEST, NATS, OUTCOMES, UNSURE, charts
 from visual.figures.labels import FUNCTION_WORDS
 

@@ -19,8 +19,8 @@ from specllava.bench import rounds
 from specllava.cli import bench, comparison, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.core.config import RULES
-from specllava.models.loading.presets import presets
+from specllava.config import RULES
+from specllava.models.presets import presets
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,10 +18,10 @@ from specllava.cli import comparison
 from specllava.cli.comparison import ComparisonOptions, load_sides, side_options
 from specllava.cli.main import main
 from specllava.cli.options import AnswerOptions, PairOptions
-from specllava.cli.parsing import join_arguments
+from specllava.cli.main import join_arguments
 from specllava.cli.question_file import read_questions
-from specllava.core.config import DecodingConfig
-from specllava.core.race_file import NamedTrace, comparison_json, race_json
+from specllava.config import DecodingConfig
+from specllava.race_file import NamedTrace, comparison_json, race_json
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support import models
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace
 from visual.figures.labels import token_label
 from visual.player.draws import draws_of, sampling_of
 from visual.player.lessons import load_lessons

@@ -11,7 +11,7 @@ import pytest
 from support.amount import sample
 from support.browser import SavedPages, Visitor, assert_accessible
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import read_recorded

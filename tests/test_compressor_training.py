@@ -15,10 +15,10 @@ from specllava.distill.config import FeatureObjective, Objective
 from specllava.distill.feature_losses import feature_losses
 from specllava.distill.losses import IGNORE
 from specllava.distill.stage import answer_positions, chat_states, draft_model_losses, feature_draft_losses
-from specllava.models.drafts.compressor_config import KINDS, CompressorConfig
-from specllava.models.drafts.compressors import add_compressor
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.prompt.image_slots import kept_slots
+from specllava.models.drafts.compressor import KINDS, CompressorConfig
+from specllava.models.drafts.compressor import add_compressor
+from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.prompt import kept_slots
 
 SMALL = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 

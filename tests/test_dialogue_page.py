@@ -18,7 +18,7 @@ from support.visual_traces import FakeBackend, synthetic_race, synthetic_recorde
 from test_bad_input import complaint
 from test_files_page import saved
 
-from specllava.core.race_file import dialogue_json, race_json
+from specllava.race_file import dialogue_json, race_json
 from specllava.pair import Pair
 from visual.page.app_state import AppState
 from visual.page.dialogue import Dialogues
@@ -90,7 +90,7 @@ def test_a_dialogue_that_is_none_is_refused_in_one_line(
 def test_turns_are_bounded_together_for_all_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = dialogue_file(tmp_path)
     nodes = [sum(len(step.tree) for step in turn.lead.steps) for turn in read_recorded(path).turns]
-    monkeypatch.setattr("visual.player.bounds.MAX_NODES", sum(nodes) - 1)
+    monkeypatch.setattr("visual.player.recorded.MAX_NODES", sum(nodes) - 1)
     assert f"the dialogue's speculative has {sum(nodes)} tree nodes" in complaint(lambda: read_recorded(path))
 
 

@@ -13,7 +13,7 @@ from support.dialogues import COLUMNS, FakeChat
 from support.visual_traces import FakeBackend, synthetic_recorded
 from test_bad_input import complaint
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from visual.page.dialogue import KEEP, LOST, OVER, Dialogues, edited
 from visual.page.pictures import Picture
 from visual.page.uploads import MediaList

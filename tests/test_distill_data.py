@@ -24,7 +24,7 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.export import EXPORT_START
 from recipes.toy.packing import PackedBatches
 from recipes.toy.vision import SceneBatches
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.batches import ANSWERLESS, CUT, GROUP, UNREADABLE, RowBatches, split
 from specllava.distill.chats import ChatEncoder, messages
 from specllava.distill.loop import COUNT
@@ -33,7 +33,7 @@ from specllava.distill.pictures import Pixels, batch_pictures
 from specllava.distill.rows import Row, UnusableRowError, index_rows, parse_row
 from specllava.distill.self_generated import self_generated_answers, with_target_answers
 from specllava.distill.stage import answer_tokens
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
 
 # LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
 LLAVA_HF = (

@@ -23,9 +23,9 @@ from specllava.distill.pictures import Pixels
 from specllava.distill.rows import index_rows
 from specllava.distill.stage import draft_model_losses
 from specllava.findings.distillation import Report
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.loading.loading import draft_class
-from specllava.models.media.images import read_size
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.loading import draft_class
+from specllava.models.images import read_size
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
 

@@ -20,15 +20,15 @@ from support.distilling import arguments, rows, same, weights, write_data, write
 
 from recipes.toy.build import build_processor, special_ids
 from specllava.cli.main import main
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import summarise
+from specllava.config import DecodingConfig
+from specllava.metrics import summarise
 from specllava.distill import loop as looping
 from specllava.distill import run as run_module
 from specllava.distill.config import DistillConfig
 from specllava.distill.stage import chat_states
 from specllava.distill.validation import Validation
 from specllava.findings.distillation import Report, ValidationResult
-from specllava.models.drafts.draft_classes import DraftLlava, save
+from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.pair import Pair
 from visual.figures.distillation import figure
 

@@ -19,13 +19,13 @@ from support.visual_traces import SETTING, FakeBackend, synthetic_recorded
 import app
 from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import DecodingConfig, DrafterName
-from specllava.core.metrics import acceptance_by_depth, summarise
+from specllava.config import DecodingConfig, DrafterName
+from specllava.metrics import acceptance_by_depth, summarise
 from specllava.lab import Lab
 from specllava.lab.sweep import LOOKUP
-from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.presets import Preset, presets
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.presets import Preset, presets
 from specllava.pair import Pair
 from visual.figures.sweep_charts import DEEPEST, DRAFTER_COLUMNS, drafters_chart
 from visual.page.app_state import AppState, Models

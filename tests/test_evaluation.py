@@ -15,7 +15,7 @@ from recipes.toy.language import describe
 from recipes.toy.question_evaluation import evaluate_questions, rates, trials, wilson
 from recipes.toy.questions import STRANGE
 from recipes.toy.scene import COLOURS, HELD_OUT, KINDS, Thing, sample_scene
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 
 
 @pytest.mark.parametrize("split", ["train", "held-out"])

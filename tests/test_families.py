@@ -35,8 +35,8 @@ from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from specllava.distill.make_draft import import_draft, init_draft
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.loading.load_options import DTypeName
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.options import DTypeName
 from specllava.models.loading.memory_estimate import size_of
 from specllava.pair import Pair
 

@@ -22,8 +22,8 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.stage import distil, feature_draft_losses, target_texts
 from specllava.distill.validation import _cast
 from specllava.findings.distillation import Report
-from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.scoring import draft_log_probs
 
 KINDS = (("eagle", True), ("eagle", False), ("msd", False), ("vispec", False), ("eagle3", False))

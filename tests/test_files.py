@@ -24,10 +24,10 @@ from specllava.cli import trace as trace_commands
 from specllava.cli.main import main
 from specllava.cli.options import write_json
 from specllava.core import config, trace
-from specllava.core.files import write_whole
-from specllava.core.race_file import race_json
-from specllava.models.loading.presets import ASSETS
-from specllava.models.media.images import open_image
+from specllava.files import write_whole
+from specllava.race_file import race_json
+from specllava.models.presets import ASSETS
+from specllava.models.images import open_image
 from visual.figures.labels import token_label
 from visual.page.replays import open_race_file
 from visual.player import bounds, recorded, standalone

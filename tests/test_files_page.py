@@ -9,7 +9,7 @@ import pytest
 from support.browser import SavedPages, Visit, Visitor
 from test_files import hostile_race
 
-from specllava.core.race_file import race_json
+from specllava.race_file import race_json
 from visual.player.frames import recorded_frames
 from visual.player.standalone import halves
 

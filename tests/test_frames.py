@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.visual_traces import first_steps, synthetic_race, synthetic_recorded
 
-from specllava.core.trace import StepSeconds
+from specllava.trace import StepSeconds
 from visual.player.component import player_arguments
 from visual.player.frames import FrameList, playing_speed, recorded_frames
 from visual.player.recorded import load_recorded

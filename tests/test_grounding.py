@@ -16,9 +16,9 @@ from support.lab_traces import synthetic_grounding
 
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.core.grounding import Grounding
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.trace import Grounding
+from specllava.trace import DecodeTrace
 from specllava.lab import Lab
 from specllava.lab.grounding import GRID, WINDOW, ground
 from specllava.pair import Pair

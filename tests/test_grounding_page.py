@@ -13,7 +13,7 @@ from support.browser import FINISHED, SavedPages, Server, Visit, assert_accessib
 from support.lab_traces import synthetic_grounding
 from support.visual_traces import retexted, synthetic_race
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from visual.player.encoding import data_address
 from visual.player.frames import recorded_frames
 from visual.player.grounding import grounding_of

@@ -14,9 +14,9 @@ from support.browser import new_page
 from support.shipped_races import shipped_traces
 from support.visual_traces import pruned_after_root, synthetic_race, synthetic_recorded
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace
+from specllava.models.drafts.eagle import fresh_feature_draft
 from visual.figures.step_layout import StepLayout
 from visual.page.app_state import AppState
 from visual.player.node_cards import GUESSED_STATE, READING, STATE, TEXT, guess_sources, node_cards

@@ -11,9 +11,9 @@ from support.shipped_races import shipped_races
 from support.visual_traces import first_steps, synthetic_race
 
 from specllava.core import metrics, progress
-from specllava.core.metrics import RunTotals, summarise
+from specllava.metrics import RunTotals, summarise
 from specllava.core.progress import RaceProgress
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace, Verification
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace, Verification
 from visual.player.component import player_arguments
 from visual.player.frames import FrameList
 from visual.player.headline import RunningHeadline, headline

@@ -11,8 +11,8 @@ import pytest
 import torch
 from support import models
 
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.metrics import drafted_tokens, summarise
+from specllava.config import RULES, DecodingConfig
+from specllava.metrics import drafted_tokens, summarise
 from specllava.engine.decoders import Batch, Reduction
 from specllava.engine.engine import Engine, Output
 from specllava.findings.ablation import Ablation, DraftScores
@@ -21,7 +21,7 @@ from specllava.lab import Lab
 from specllava.lab.ablation import Variant, ablate, most_divergent, with_tree_comparisons
 from specllava.lab.sweep import sweep_values
 from specllava.pair import Pair
-from specllava.prompt.prompt import with_draft_prompt
+from specllava.prompt import with_draft_prompt
 from specllava.scoring import score_draft, teacher_forced_log_probs
 
 SHORT = DecodingConfig(max_new_tokens=16, depth=4, nodes=8)

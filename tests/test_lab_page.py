@@ -13,7 +13,7 @@ from support.lab_traces import FakeLab
 from support.scenes import scene
 from test_runs import said
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page.app_state import AppState
 from visual.page.lab import EXPERIMENTS, Experiment, experiment_kind
 from visual.page.layout import build_page

@@ -16,9 +16,9 @@ from support.lab_traces import (
 )
 from support.visual_traces import first_steps
 
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.metrics import drafted_tokens
-from specllava.core.trace import StepSeconds
+from specllava.config import RULES, DecodingConfig
+from specllava.metrics import drafted_tokens
+from specllava.trace import StepSeconds
 from specllava.findings.ablation import Ablation
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, image_ablation_chart

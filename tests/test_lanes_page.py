@@ -13,8 +13,8 @@ from support.amount import ALL, sample
 from support.browser import FINISHED, SavedPages, Visit, Visitor
 from support.visual_traces import ANSWER, END, retexted, synthetic_race
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace
 from visual.player.frames import recorded_frames
 
 LANES = ("target-only", "speculative")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.visual_traces import synthetic_recorded
 
-from specllava.core.metrics import pass_ratio, speedup, summarise
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import pass_ratio, speedup, summarise
+from specllava.trace import DecodeTrace
 from visual.figures.labels import token_label
 from visual.player.lessons import Lesson, load_lessons
 from visual.player.link import follow_link

@@ -20,9 +20,9 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import RULE_CHOICES, DecodingConfig, options_read
-from specllava.core.limits import Limits, highest
-from specllava.models.media.images import MAX_PIXELS
+from specllava.config import RULE_CHOICES, DecodingConfig, options_read
+from specllava.config import Limits, highest
+from specllava.models.images import MAX_PIXELS
 from visual.page import admission
 from visual.page.admission import ENVELOPE, Admission, RunRate, TooManyRuns
 from visual.page.controls import COUNTS, FIELDS, OptionRefused, decoding_config, described_settings, limit_option

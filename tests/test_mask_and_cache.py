@@ -11,7 +11,7 @@ from support.amount import sample
 from support.browser import SavedPages
 from support.inside_step import COLUMNS, RACES, WAITING, enter, opened, walk
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from visual.player.frames import FrameList, recorded_frames
 
 CELLS = "[...document.querySelectorAll('.mask-cells')].map((path) => path.getAttribute('d')).join('')"

@@ -21,7 +21,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from specllava.pair import Pair
 from visual.page.controls import described_settings
 from visual.page.pictures import NoPicture

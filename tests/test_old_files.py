@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import pytest
 from PIL import Image
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from specllava.spec_decode.rules import build_rule
 from specllava.trace_fields import RETIRED_FIELDS, RETIRED_RULES
 from visual.player.frames import recorded_frames

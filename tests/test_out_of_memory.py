@@ -16,7 +16,7 @@ from test_runs import ME, Kind, ask, said
 
 from specllava.chat import Chat
 from specllava.cli import main as command_line
-from specllava.core.errors import is_out_of_memory
+from specllava.files import is_out_of_memory
 from visual.page.run_requests import RunRequests
 from visual.page.runs import run_updates
 

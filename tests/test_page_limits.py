@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from support.browser import PATIENCE, VIEWPORT, Visit, Visitor, assert_accessible
 from support.visual_traces import synthetic_race, synthetic_steps
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from visual.player.frames import recorded_frames
 from visual.player.standalone import standalone_page
 

@@ -25,7 +25,7 @@ from support.served_page import free_port
 from support.visitor import Handlers, Visitor, VisitorRun
 from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
 
-from specllava.core.config import DRAFTER_CHOICES, RULE_CHOICES
+from specllava.config import DRAFTER_CHOICES, RULE_CHOICES
 from visual.page import replays as replays_module
 from visual.page.app_state import AppState
 from visual.page.lab import EXPERIMENTS, experiment_kind
@@ -37,7 +37,7 @@ from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import run_updates
 from visual.page.serving import SESSIONS, serve
 from visual.page.uploads import read_upload
-from visual.player.bounds import MAX_PROMPT_CHARACTERS, shorten_question
+from visual.player.recorded import MAX_PROMPT_CHARACTERS, shorten_question
 from visual.player.link import follow_link
 
 INFOS = (*RULE_CHOICES.values(), *DRAFTER_CHOICES.values())

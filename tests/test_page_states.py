@@ -14,8 +14,8 @@ from support.browser import VIEWPORT, Visit, new_page
 from support.served_page import free_port
 from support.visual_traces import SETTING, FakeBackend, synthetic_race, synthetic_recorded
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import NO_DRAFT
+from specllava.config import DecodingConfig
+from specllava.trace import NO_DRAFT
 from visual.page.app_state import AppState
 from visual.page.layout import build_page
 from visual.page.race import speculation_off

@@ -13,7 +13,7 @@ from support.browser import SavedPages, Visitor, assert_accessible
 from support.inside_step import BUTTONS, CURRENT, RACES, SEEN, WAITING, enter, opened, walk
 from support.visual_traces import synthetic_race, synthetic_steps, vocabulary
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.tree import Pruned
 from visual.player.recorded import Recorded
 

@@ -12,7 +12,7 @@ from support.browser import SavedPages
 from support.inside_step import BUTTONS, COLUMNS, RACES, SAID, SEEN, cut_in, enter, opened, walk
 from support.visual_traces import retexted
 
-from specllava.core.metrics import saved_tokens
+from specllava.metrics import saved_tokens
 from visual.figures.step_layout import StepLayout
 from visual.player.recorded import read_recorded
 

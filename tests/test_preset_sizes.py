@@ -12,12 +12,12 @@ from support import published
 from support.checkpoints import write
 
 from specllava.cli.main import main
-from specllava.cli.presets import HEADINGS, listing, markdown_table, preset_records
-from specllava.models.checkpoints.checkpoint_files import is_cached
+from specllava.cli.commands import HEADINGS, listing, markdown_table, preset_records
+from specllava.models.checkpoint import is_cached
 from specllava.models.loading import memory
-from specllava.models.loading.memory import ENOUGH, PRECISIONS, PUBLISHED, Machine, download_bytes, fit, preset_memory
+from specllava.models.memory import ENOUGH, PRECISIONS, PUBLISHED, Machine, download_bytes, fit, preset_memory
 from specllava.models.loading.memory_estimate import estimate, size_of
-from specllava.models.loading.presets import Preset, presets
+from specllava.models.presets import Preset, presets
 
 MODELS = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}

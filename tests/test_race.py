@@ -10,7 +10,7 @@ from PIL import Image
 from support.visual_traces import FakeBackend
 from test_runs import said
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page import race, runs
 from visual.page.app_state import AppState
 from visual.page.pictures import Picture

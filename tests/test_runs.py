@@ -13,8 +13,8 @@ from PIL import Image
 from support import models
 from support.scenes import scene
 
-from specllava.core.config import DecodingConfig
-from specllava.core.limits import Limits
+from specllava.config import DecodingConfig
+from specllava.config import Limits
 from visual.page import runs
 from visual.page.race import RaceRun
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests

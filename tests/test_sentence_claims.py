@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from support.visual_traces import retexted, synthetic_race
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig
-from specllava.core.metrics import saved_tokens
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import RULE_CHOICES, DecodingConfig
+from specllava.metrics import saved_tokens
+from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import Pruned
 from visual.figures.labels import END_MARK, token_label
 from visual.player.explanations import LEAST_RIVAL, TORN, node_reasons, pruned_reason, step_sentence
-from visual.player.whole_words import path_text, word_after, word_at
+from visual.player.labels import path_text, word_after, word_at
 
 RUNS = 300
 CHANCE = re.compile(r"\((\d\.\d\d)\)")

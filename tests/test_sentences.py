@@ -12,8 +12,8 @@ import pytest
 from support.shipped_races import shipped_races, shown_steps
 from support.visual_traces import hand_made, retexted, synthetic_race
 
-from specllava.core.metrics import judged_nodes
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.metrics import judged_nodes
+from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import DraftTree, Pruned
 from visual.figures.labels import END_MARK, even_choices, token_label
 from visual.figures.reasons import reasons
@@ -23,7 +23,7 @@ from visual.player.component import player_arguments
 from visual.player.explanations import node_reasons, step_sentence
 from visual.player.frames import instructive_step, picture
 from visual.player.node_cards import node_cards
-from visual.player.whole_words import word_at
+from visual.player.labels import word_at
 
 
 def said(trace: DecodeTrace, step: StepTrace | None = None) -> str:

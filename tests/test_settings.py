@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import DRAFTER_CHOICES, RULE_CHOICES, DecodingConfig, options_read
+from specllava.config import DRAFTER_CHOICES, RULE_CHOICES, DecodingConfig, options_read
 from visual.page.controls import FIELDS, decoding_config, described_settings, settings_drawer
 from visual.page.notices import refusal_notice
 from visual.player.summary import DRAFTERS, NAMED, PHRASES, phrases, settings_summary

@@ -14,7 +14,7 @@ from support.models import seeded
 from test_bad_input import complaint
 from transformers import CONFIG_MAPPING, AutoConfig, AutoProcessor, LlavaForConditionalGeneration
 
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.pair import Pair
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}

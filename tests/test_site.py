@@ -12,8 +12,8 @@ import pytest
 from support.visual_traces import synthetic_race
 
 from specllava.cli.main import main
-from specllava.cli.site import ASSETS
-from specllava.core.race_file import race_json
+from specllava.cli.commands import ASSETS
+from specllava.race_file import race_json
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded
 from visual.site.static_site import StaticSite
@@ -111,7 +111,7 @@ def test_an_edition_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypat
     (assets / "examples").mkdir(parents=True)
     for file in (ASSETS / "examples").glob("3-count.*"):
         shutil.copy(file, assets / "examples")
-    monkeypatch.setattr("specllava.cli.site.ASSETS", assets)
+    monkeypatch.setattr("specllava.cli.commands.ASSETS", assets)
     monkeypatch.setattr("visual.site.static_site.readme", full)
     assert main(["site", "--output", str(tmp_path / "site")]) == 1
     assert [*tmp_path.iterdir()] == [assets]

@@ -19,8 +19,8 @@ from support.static_site import file_server
 from support.visual_traces import synthetic_race
 
 from specllava.cli.main import main
-from specllava.cli.site import ASSETS
-from specllava.core.race_file import NamedTrace, comparison_json, race_json
+from specllava.cli.commands import ASSETS
+from specllava.race_file import NamedTrace, comparison_json, race_json
 from visual.player.lessons import load_lessons
 from visual.player.link import follow_link
 from visual.player.race_frames import race_frames

@@ -28,10 +28,10 @@ from specllava.distill.pictures import Pixels
 from specllava.distill.rows import Rows, index_rows
 from specllava.distill.stage import draft_model_losses, feature_draft_losses
 from specllava.findings.distillation import Report
-from specllava.models.drafts.draft_classes import SlotDraft
+from specllava.models.drafts.draft_vlm import SlotDraft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.scoring import draft_log_probs, teacher_forced_log_probs
 
 ROWS, LENGTH = 9, 400

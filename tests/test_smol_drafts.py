@@ -17,8 +17,8 @@ from recipes.smol.checkpoint import assemble
 from recipes.smol.drafts import DraftRecipe, distil_draft
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.models.loading.presets import ASSETS
+from specllava.config import DecodingConfig
+from specllava.models.presets import ASSETS
 from specllava.pair import Pair
 
 pytestmark = pytest.mark.night  # a recipe's: it trains

@@ -14,8 +14,8 @@ from support.browser import SavedPages, Visit, script_page
 from support.visual_traces import retexted, synthetic_race
 from test_files_page import saved
 
-from specllava.core.race_file import race_json
-from specllava.core.trace import DecodeTrace
+from specllava.race_file import race_json
+from specllava.trace import DecodeTrace
 from specllava.findings.comparison_tables import inert_cell
 from visual.player.race_frames import race_frames
 from visual.player.recorded import read_recorded

@@ -10,16 +10,16 @@ from support.visual_traces import hand_made, retexted
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specllava.core.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
-from specllava.core.trace import DecodeTrace
-from specllava.models.checkpoints.tokens import Detokenizer
+from specllava.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
+from specllava.trace import DecodeTrace
+from specllava.models.tokens import Detokenizer
 from specllava.tree import DraftTree
 from visual.figures.labels import token_label
 from visual.figures.step_layout import StepLayout
 from visual.player.explanations import step_sentence
 from visual.player.frames import recorded_frames
 from visual.player.node_cards import node_cards
-from visual.player.whole_words import path_text, word_after, word_at
+from visual.player.labels import path_text, word_after, word_at
 
 TEXTS = ("你好 😀 naïve", "👩‍👩‍👧 ok", "a\n€ b", "Ω", "\ufffd")
 

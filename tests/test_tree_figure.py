@@ -18,8 +18,8 @@ from plotly.colors import sample_colorscale
 from support.shipped_races import shown_steps
 from support.visual_traces import SETTING, hand_made, pruned_after_root, retexted, synthetic_race
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import DraftTree, Pruned
 from visual.figures import theme
 from visual.figures.layout import ordered_tree, tidy_heights

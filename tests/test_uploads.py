@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from support.scenes import scene
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page.pictures import PICTURE_PIXELS, Picture, contact_sheet
 from visual.page.uploads import QUESTION_PIXELS, MediaList, read_upload, upload_hint
 from visual.player.encoding import LONGEST_SIDE, data_address

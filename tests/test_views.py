@@ -14,8 +14,8 @@ from support.browser import FINISHED, PATIENCE, SavedPages, Server, Visit, asser
 from support.visual_traces import synthetic_race
 
 import app
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace, StepTrace
 from visual.player.frames import instructive_step, recorded_frames
 from visual.player.recorded import load_recorded
 from visual.player.static_files import static_text

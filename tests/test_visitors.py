@@ -25,7 +25,7 @@ from support.served_page import free_port
 from support.visitor import Visitor, VisitorRun
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page import run_requests
 from visual.page.app_state import AppState
 from visual.page.dialogue import LOST as LOST_DIALOGUE

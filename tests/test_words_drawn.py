@@ -14,8 +14,8 @@ from support.amount import sample
 from support.browser import script_page
 from support.visual_traces import synthetic_race
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import RULE_CHOICES, DecodingConfig
+from specllava.trace import DecodeTrace, StepTrace
 from visual.figures.labels import token_label
 from visual.player.draws import sampling_of
 from visual.player.frames import picture

@@ -12,7 +12,7 @@ from support.browser import SavedPages, Visit, visits
 from support.inside_step import RACES, SEEN, opened, walk
 from support.visual_traces import synthetic_race
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from visual.figures.labels import token_label
 from visual.player.frames import recorded_frames
 from visual.player.lessons import load_lessons

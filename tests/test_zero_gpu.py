@@ -15,9 +15,9 @@ from support import models
 
 from specllava.cli.options import PairOptions
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import RULE_CHOICES, DecodingConfig
-from specllava.core.limits import Limits
-from visual.page.zero_gpu import Grant
+from specllava.config import RULE_CHOICES, DecodingConfig
+from specllava.config import Limits
+from visual.page.run import Grant
 
 ROOT = Path(__file__).resolve().parents[1]
 

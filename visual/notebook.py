@@ -12,12 +12,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from specllava.core.playable import Playable
-from specllava.core.race_file import NamedTrace
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Race
+from specllava.trace import Playable
+from specllava.race_file import NamedTrace
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Race
 from specllava.findings.comparison import side_names
-from specllava.models.media.images import open_image
-from visual.player.bounds import check_lane
+from specllava.models.images import open_image
+from visual.player.recorded import check_lane
 from visual.player.encoding import data_address
 from visual.player.race_frames import race_frames
 from visual.player.recorded import Recorded
@@ -28,7 +28,7 @@ SIDES = ("A", "B")
 
 
 def show(run: Playable, picture: Image.Image | str | Path | None = None) -> None:
-    """Show a trace or a race in the output of a notebook's cell; see :meth:`~specllava.core.playable.Playable.show`."""
+    """Show a trace or a race in the output of a notebook's cell; see :meth:`~specllava.trace.Playable.show`."""
     try:
         from IPython.display import display
     except ImportError as error:

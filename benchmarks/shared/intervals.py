@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from visual.figures import theme
-from visual.figures.chart import LEGEND, panel
+from visual.figures.charts import LEGEND, panel
 
 Rate = Mapping[str, float]  # ``value``, ``low``, ``high``
 LOOKS: Final = (  # colour, symbol, dash: no meaning hangs on colour alone

@@ -12,12 +12,12 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from recipes.smol.answers import read_answers, target_answers, write_answers
 from recipes.smol.export import export_answers
-from specllava.core.config import DecodingConfig
-from specllava.core.files import whole_directory
+from specllava.config import DecodingConfig
+from specllava.files import whole_directory
 from specllava.distill.config import DistillConfig
 from specllava.distill.job import Job
 from specllava.distill.run import distil_files
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.eagle import FeatureDraft
 
 
 def _training() -> DistillConfig:

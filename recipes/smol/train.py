@@ -34,10 +34,10 @@ from recipes.toy.draw import shown_at
 from recipes.toy.hints import first_tokens
 from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import Scene, sample_any_scene
-from specllava.core.files import whole_directory, write_whole
+from specllava.files import whole_directory, write_whole
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.loop import Batch, Losses, fit
-from specllava.models.loading.presets import ASSETS
+from specllava.models.presets import ASSETS
 
 PATCHES: Final = 8  # in a row and in a column
 SEED_STRIDE: Final = 1 << 20  # batches of a seed, more than any run reads

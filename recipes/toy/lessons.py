@@ -20,10 +20,10 @@ from recipes.toy.evaluate import score_answer
 from recipes.toy.examples import PICTURE_SIZE
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import summarise
-from specllava.core.race_file import race_json
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
+from specllava.config import DecodingConfig
+from specllava.metrics import summarise
+from specllava.race_file import race_json
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from specllava.lab.grounding import ground
 from specllava.pair import Pair
 

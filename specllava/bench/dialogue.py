@@ -9,11 +9,11 @@ from typing import Any
 
 from PIL import Image
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import TARGET_ONLY
+from specllava.config import DecodingConfig
+from specllava.trace import TARGET_ONLY
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
-from specllava.prompt.prompt_builder import NoRoomError
+from specllava.prompt import Prompt
+from specllava.prompt import NoRoomError
 from specllava.spec_decode.loop import Lane
 
 

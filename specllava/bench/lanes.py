@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from specllava.bench.timed_run import TimedRun
-from specllava.core.config import CHAIN_OPTIONS, RULES, DecodingConfig
-from specllava.core.trace import TARGET_ONLY, Prefill, StepTrace
-from specllava.models.checkpoints.language_model import now
-from specllava.models.loading.presets import Tree
+from specllava.config import CHAIN_OPTIONS, RULES, DecodingConfig
+from specllava.trace import TARGET_ONLY, Prefill, StepTrace
+from specllava.models.language_model import now
+from specllava.models.presets import Tree
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane, stream
 
 REFERENCE: Final = TARGET_ONLY  # whose tokens all other lanes' are compared with

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from specllava.bench.timed_run import TimedRun
-from specllava.core.config import one_line
-from specllava.core.trace import TARGET_ONLY, RecordedConfig, RunInfo
+from specllava.config import one_line
+from specllava.trace import TARGET_ONLY, RecordedConfig, RunInfo
 from specllava.trace_fields import Count, Many, Record, Seconds
 
 FORMAT: Final = "specllava bench steps 1"

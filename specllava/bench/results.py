@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from specllava.bench.measured import Measured
 from specllava.bench.timed_run import TimedRun
-from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
-from specllava.core.trace import TARGET_ONLY
+from specllava.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
+from specllava.trace import TARGET_ONLY
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 
 TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # of a report about tokens alone

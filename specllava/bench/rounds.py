@@ -16,10 +16,10 @@ from specllava.bench.machine import machine_of
 from specllava.bench.measured import BenchPrompt, Measured, WarmUp
 from specllava.bench.results import differences
 from specllava.bench.timed_run import TimedRun
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import compare_ids
+from specllava.config import DecodingConfig
+from specllava.metrics import compare_ids
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane
 
 WARM_UP_PROMPTS: Final = 2

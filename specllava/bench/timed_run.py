@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specllava.core.trace import Prefill, StepTrace
+from specllava.trace import Prefill, StepTrace
 from specllava.trace_fields import Count, Many, Record, Seconds
 
 

@@ -20,12 +20,12 @@ from specllava.cli.options import (
     report_unused_draft,
     write_json,
 )
-from specllava.core.config import DecodingConfig
-from specllava.core.files import write_whole
-from specllava.core.metrics import pool_totals
-from specllava.core.scenes import SCENES, Split, scene_images
-from specllava.core.trace import TARGET_ONLY
-from specllava.models.loading.presets import Tree
+from specllava.config import DecodingConfig
+from specllava.files import write_whole
+from specllava.metrics import pool_totals
+from specllava.files import SCENES, Split, scene_images
+from specllava.trace import TARGET_ONLY
+from specllava.models.presets import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from specllava.cli.comparison import ComparisonOptions, run_comparison
 from specllava.cli.options import AnswerOptions, picture_beside, report_unused_draft, write_json
-from specllava.core.files import write_whole
-from specllava.core.question import with_system
-from specllava.core.race_file import race_json
+from specllava.files import write_whole
+from specllava.question import with_system
+from specllava.race_file import race_json
 
 if TYPE_CHECKING:
-    from specllava.core.metrics import Comparison
+    from specllava.metrics import Comparison
 
 DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's distribution"
 
@@ -40,7 +40,7 @@ class Compare(AnswerOptions):
 
     def _compare(self, console: Console, prompt: str) -> None:
         """Compare speculation with the target alone on one question."""
-        from specllava.core.metrics import compare, speedup, summarise
+        from specllava.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
         traces = pair.compare(media, with_system(prompt, self.system), decoding)

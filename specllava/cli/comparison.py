@@ -30,16 +30,16 @@ from specllava.cli.options import (
     with_tree,
     write_json,
 )
-from specllava.cli.parsing import UsageError, parse
+from specllava.cli.main import UsageError, parse
 from specllava.cli.question_file import read_questions
-from specllava.core.config import DecodingConfig
-from specllava.core.files import write_whole
-from specllava.core.question import Question
-from specllava.core.race_file import write_zip
-from specllava.core.scenes import SCENES, scene_images
+from specllava.config import DecodingConfig
+from specllava.files import write_whole
+from specllava.question import Question
+from specllava.race_file import write_zip
+from specllava.files import SCENES, scene_images
 from specllava.findings.comparison_tables import race_files, summary_lines, to_csv, to_json, to_markdown
-from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.media.images import read_size
+from specllava.models.options import DraftReading
+from specllava.models.images import read_size
 
 if TYPE_CHECKING:
     from specllava.findings.comparison import PairedComparison

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from specllava.cli.options import AnswerOptions, report_unused_draft, write_json
-from specllava.core.files import write_whole
-from specllava.core.metrics import summarise
-from specllava.core.question import with_system
+from specllava.files import write_whole
+from specllava.metrics import summarise
+from specllava.question import with_system
 
 
 @dataclass(frozen=True, kw_only=True)

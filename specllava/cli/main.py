@@ -15,18 +15,18 @@ from rich.console import Console
 
 from specllava import __version__
 from specllava.cli.bench import Bench
-from specllava.cli.compare import Compare
-from specllava.cli.distill import Distill
-from specllava.cli.draft import Export as ExportDraft
-from specllava.cli.draft import Import, Init
-from specllava.cli.generate import Generate
+from specllava.cli.commands import Compare
+from specllava.cli.commands import Distill
+from specllava.cli.commands import Export as ExportDraft
+from specllava.cli.commands import Import, Init
+from specllava.cli.commands import Generate
 from specllava.cli.options import typed_options
-from specllava.cli.parsing import UsageError, join_arguments, parse
-from specllava.cli.presets import Presets
-from specllava.cli.site import Site
-from specllava.cli.trace import Export, Join, View
-from specllava.core.config import one_line
-from specllava.core.errors import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page
+from specllava.cli.main import UsageError, join_arguments, parse
+from specllava.cli.commands import Presets
+from specllava.cli.commands import Site
+from specllava.cli.commands import Export, Join, View
+from specllava.config import one_line
+from specllava.files import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from specllava.cli.options import print_line
-from specllava.core.files import cached as cached_path
-from specllava.models.loading.memory import (
+from specllava.files import cached as cached_path
+from specllava.models.memory import (
     ENOUGH,
     GB,
     PRECISIONS,
@@ -21,7 +21,7 @@ from specllava.models.loading.memory import (
     preset_memory,
     this_machine,
 )
-from specllava.models.loading.presets import ASSETS, presets
+from specllava.models.presets import ASSETS, presets
 
 NOTES = (
     "On this machine: the precision in which a pair fits what is free. Ask for it by --dtype bfloat16; on a GPU also by"
@@ -83,7 +83,7 @@ def listing(machine: Machine) -> list[str]:
 
 def preset_records(machine: Machine) -> list[dict[str, Any]]:
     """Return the facts of each preset as data: fields in bytes, ``fits`` and ``options`` of this machine."""
-    from specllava.models.checkpoints.checkpoint_files import is_cached
+    from specllava.models.checkpoint import is_cached
 
     records = []
     for name, preset in presets().items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from specllava.core.question import Question
+from specllava.question import Question
 from specllava.distill.rows import UnusableRowError, check_picture, parse_question, parsed_rows
 
 MAX_QUESTIONS: Final = 1_000

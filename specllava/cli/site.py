@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from specllava.cli.options import print_line, print_notice
-from specllava.core.files import check_free, shipped, whole_directory
+from specllava.files import check_free, shipped, whole_directory
 
 if TYPE_CHECKING:
     from visual.player.recorded import Recorded
@@ -61,7 +61,7 @@ def _own_races(folder: Path) -> list[Recorded]:
     Raises:
         ValueError: no race file is there, or at least one is refused.
     """
-    from specllava.models.media.images import open_image
+    from specllava.models.images import open_image
     from visual.player.recorded import read_recorded
 
     paths = sorted(folder.glob("*.json"))

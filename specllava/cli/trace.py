@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from specllava.cli.options import check_outputs, picture_beside, print_line, print_notice
-from specllava.core.files import shipped, write_whole
+from specllava.files import shipped, write_whole
 
 PAGE = shipped("app.py")
 
@@ -51,7 +51,7 @@ class Export:
     """The page to write, about 5 MB."""
 
     def run(self, console: Console) -> None:
-        from specllava.models.media.images import open_image
+        from specllava.models.images import open_image
         from visual.player.encoding import data_address
         from visual.player.race_frames import race_frames
         from visual.player.recorded import read_recorded
@@ -84,8 +84,8 @@ class Join:
     """Name of side B."""
 
     def run(self, console: Console) -> None:
-        from specllava.core.metrics import compare
-        from specllava.core.race_file import NamedTrace, comparison_json
+        from specllava.metrics import compare
+        from specllava.race_file import NamedTrace, comparison_json
         from specllava.findings.comparison import side_names
         from visual.player.recorded import read_recorded, recorded_race
 

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from specllava.core.limits import highest
+from specllava.config import highest
 from specllava.trace_fields import RETIRED_RULES, retired_rule
 
 

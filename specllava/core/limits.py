@@ -1,6 +1,6 @@
 """Limits on what one visitor, or one call, may ask of a page. The only source of these numbers.
 
-Bounds of options and of files use the same numbers (``config.py``, ``visual.player.bounds``), so a page can only have
+Bounds of options and of files use the same numbers (``config.py``, ``visual.player.recorded``), so a page can only have
 smaller ones. ``python app.py --help`` lists the options that set them.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from specllava.core.trace import DecodeTrace, Prefill, StepTrace
+from specllava.trace import DecodeTrace, Prefill, StepTrace
 
 # Two passes of different width run different matrix kernels: logits differ in the last bits, and a
 # float32 near-tie within this margin may flip. A difference at a larger margin is a bug.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specllava.core.errors import PAGE_HINT
+from specllava.files import PAGE_HINT
 
 if TYPE_CHECKING:
     from pathlib import Path

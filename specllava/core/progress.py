@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specllava.core.metrics import Comparison, RunTotals, compare, pool_totals, prefill_totals, step_totals, summarise
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import Comparison, RunTotals, compare, pool_totals, prefill_totals, step_totals, summarise
+from specllava.trace import DecodeTrace
 
 CLOCK_ERROR = 1e-9  # seconds that sums of the same steps may differ by
 

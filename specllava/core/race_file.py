@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 
 ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)  # the earliest of the format: the same races give the same bytes
 

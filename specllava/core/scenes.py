@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from specllava.core.files import shipped
+from specllava.files import shipped
 
 SCENES: Final = shipped("assets") / "scenes" / "scenes.jsonl"  # held-out scenes first
 Split = Literal["train", "held-out"]

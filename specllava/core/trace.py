@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig, few_errors, one_line, short
-from specllava.core.grounding import Grounding
-from specllava.core.playable import Playable
+from specllava.config import RULE_CHOICES, DecodingConfig, few_errors, one_line, short
+from specllava.trace import Grounding
+from specllava.trace import Playable
 from specllava.trace_fields import (
     Count,
     Many,

@@ -17,7 +17,7 @@ from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import batch_entries
 from specllava.distill.rows import Rows
 from specllava.models.families.interface import Picture, Size
-from specllava.models.media.images import read_size
+from specllava.models.images import read_size
 
 GROUP = 16  # batches sorted by length together, to reduce padding
 TRIES = 100  # consecutive rows that may be unusable

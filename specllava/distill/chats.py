@@ -13,8 +13,8 @@ from transformers import ProcessorMixin
 from specllava.distill.losses import IGNORE
 from specllava.distill.pictures import written_picture
 from specllava.distill.rows import Row
-from specllava.models.checkpoints.chat_template import apply_template
-from specllava.models.checkpoints.tokens import beginning, bos_options
+from specllava.models.tokens import apply_template
+from specllava.models.tokens import beginning, bos_options
 from specllava.models.families.interface import Size
 
 

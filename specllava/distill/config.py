@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from specllava.models.drafts.compressor_config import CompressorKind
+from specllava.models.drafts.compressor import CompressorKind
 
 
 @plain_dataclass(frozen=True, slots=True)

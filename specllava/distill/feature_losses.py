@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specllava.distill.config import FeatureObjective
 from specllava.distill.losses import IGNORE, sum_in_chunks
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.eagle import FeatureDraft
 
 DECAY = 0.8  # weight of a step against the one before
 NOWHERE = -(2**20)  # token number of an entry that reads no token

@@ -11,15 +11,15 @@ from transformers import PreTrainedModel
 
 from specllava.distill.batches import RowBatches
 from specllava.distill.config import DistillConfig
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.language_model import input_device
-from specllava.models.drafts.compressor_config import CompressorConfig
-from specllava.models.drafts.compressors import add_compressor
-from specllava.models.drafts.draft_classes import draft_config, save, saved_beside
-from specllava.models.drafts.feature_checkpoint import is_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.loading import draft_class
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.language_model import input_device
+from specllava.models.drafts.compressor import CompressorConfig
+from specllava.models.drafts.compressor import add_compressor
+from specllava.models.drafts.draft_vlm import draft_config, save, saved_beside
+from specllava.models.drafts.eagle_checkpoint import is_feature_draft, read_feature_draft
+from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.loading import draft_class
 from specllava.pair import Pair
 
 

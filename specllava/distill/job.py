@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.models.loading.load_options import DTypeName
+from specllava.models.options import DTypeName
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.core.files import check_free
-from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.language_model import LANGUAGE_MODELS, check_decoder, language_model_class
-from specllava.models.checkpoints.tokens import check_tokens, resize_vocabulary
-from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, VisionSource, save, saved_beside
+from specllava.files import check_free
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.language_model import LANGUAGE_MODELS, check_decoder, language_model_class
+from specllava.models.tokens import check_tokens, resize_vocabulary
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, VisionSource, save, saved_beside
 from specllava.models.families.family import family_of, find_family, shared_tower_of
 from specllava.models.families.interface import SharedTower
-from specllava.models.loading.compatibility import differences
-from specllava.prompt.image_slots import projector_weights
+from specllava.models.loading import differences
+from specllava.prompt import projector_weights
 
 SHARD = "2GB"
 

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, ProcessorMixin
 from specllava.distill.loop import Batch
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import Picture, ProcessedPrompt, Size
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
 
 _ENTRY: Final = "picture "  # and its number and the name of a tensor: an entry of a batch
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm.auto import tqdm
 
-from specllava.models.media.images import read_size
+from specllava.models.images import read_size
 
 IMAGE_MARKER = "<image>"
 SPEAKERS = ("human", "gpt")

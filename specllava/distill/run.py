@@ -29,11 +29,11 @@ from specllava.distill.self_generated import self_generated_answers
 from specllava.distill.stage import distil
 from specllava.distill.validation import UNASKED, Validation, first_questions, replace_draft
 from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.draft_classes import save, saved_beside
-from specllava.models.loading.loading import store_by_rows
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.draft_vlm import save, saved_beside
+from specllava.models.loading import store_by_rows
 from specllava.pair import Pair
-from specllava.prompt.image_slots import projector_weights
+from specllava.prompt import projector_weights
 
 MOST_POINTS = 2000  # of the curve in the report; a longer one is averaged
 LONGEST_WAIT = timedelta(hours=12)  # wait of one process for another, which may be answering

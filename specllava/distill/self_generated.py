@@ -14,13 +14,13 @@ from pathlib import Path
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.rows import Row, Rows, UnusableRowError, open_rows, write_rows
 from specllava.engine.pool import KVCaches
-from specllava.models.checkpoints.chat_template import Message
-from specllava.models.checkpoints.tokens import TextError, escape_special_tokens, special_tokens
+from specllava.models.tokens import Message
+from specllava.models.tokens import TextError, escape_special_tokens, special_tokens
 from specllava.pair import Pair
-from specllava.prompt.prompt_builder import NoRoomError
+from specllava.prompt import NoRoomError
 from specllava.spec_decode.loop import Lane, stream
 
 

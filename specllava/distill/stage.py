@@ -19,11 +19,11 @@ from specllava.distill.loop import Batch, Losses, TrainingCallback, TrainingLog,
 from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
 from specllava.distill.pictures import batch_pictures
 from specllava.engine.engine import Engine
-from specllava.models.drafts.draft_classes import vision_source
-from specllava.models.drafts.feature_draft import LAST, FeatureDraft
+from specllava.models.drafts.draft_vlm import vision_source
+from specllava.models.drafts.eagle import LAST, FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import Features, ImageFeatures
-from specllava.prompt.image_slots import compressor_of, kept_slots, merge_features, projector_weights, to_device
+from specllava.prompt import compressor_of, kept_slots, merge_features, projector_weights, to_device
 
 
 def distil(

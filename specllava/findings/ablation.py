@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specllava.core.metrics import Comparison, compare, summarise
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import Comparison, compare, summarise
+from specllava.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import Comparison, RunTotals, pool_totals
-from specllava.core.trace import RunInfo
+from specllava.config import DecodingConfig
+from specllava.metrics import Comparison, RunTotals, pool_totals
+from specllava.trace import RunInfo
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 
 MODELS: Final = ("target", "draft")  # with PLACES what may set two pairs apart

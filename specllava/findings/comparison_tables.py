@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from specllava.core.metrics import Comparison, RunTotals
+from specllava.metrics import Comparison, RunTotals
 from specllava.findings.bootstrap import Ratio
 from specllava.findings.comparison import PairedComparison, PromptResult
 
@@ -133,7 +133,7 @@ def ratio_words(ratio: Ratio) -> str:
 
 
 def race_files(result: PairedComparison) -> Iterator[tuple[str, str]]:
-    """Yield name and document of every race file that was kept, for :func:`specllava.core.race_file.write_zip`."""
+    """Yield name and document of every race file that was kept, for :func:`specllava.race_file.write_zip`."""
     for number, row in enumerate(result.rows, start=1):
         document = row.race
         if document is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from specllava.core.metrics import Comparison, RunTotals, compare, speedup, summarise
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import Comparison, RunTotals, compare, speedup, summarise
+from specllava.trace import DecodeTrace
 
 Value = str | int | float
 # Settings that are numbers, and the values that a sweep tries beside the present one.

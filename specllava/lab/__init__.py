@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.question import Messages, Question
-from specllava.core.trace import DecodeTrace
+from specllava.config import RULES, DecodingConfig
+from specllava.question import Messages, Question
+from specllava.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
 from specllava.findings.comparison import PairedComparison
 from specllava.findings.sweep import Sweep
@@ -22,9 +22,9 @@ from specllava.lab.comparison import Side, compare_questions
 from specllava.lab.grounding import blank_picture, ground, replace_each
 from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
-from specllava.models.media.images import Pictures, open_media
+from specllava.models.images import Pictures, open_media
 from specllava.pair import Pair
-from specllava.prompt.prompt import with_draft_prompt
+from specllava.prompt import with_draft_prompt
 from specllava.spec_decode.loop import Lane
 
 

@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.findings.ablation import Ablation, TreeComparison, VariantResult
 from specllava.lab.run import run_lane
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt, with_prefix
+from specllava.prompt import Prompt, with_prefix
 from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from specllava.spec_decode.loop import Lane
 

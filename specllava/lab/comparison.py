@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import compare, summarise
-from specllava.core.question import Question
-from specllava.core.race_file import NamedTrace, comparison_json
-from specllava.core.trace import TARGET_ONLY, DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.metrics import compare, summarise
+from specllava.question import Question
+from specllava.race_file import NamedTrace, comparison_json
+from specllava.trace import TARGET_ONLY, DecodeTrace
 from specllava.findings.comparison import PairedComparison, PromptResult, side_names
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane, RaceEvent, race

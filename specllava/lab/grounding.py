@@ -9,9 +9,9 @@ from itertools import product
 from PIL import Image
 from torch import Tensor
 
-from specllava.core.grounding import Grounding
-from specllava.core.question import Messages
-from specllava.core.trace import DecodeTrace
+from specllava.trace import Grounding
+from specllava.question import Messages
+from specllava.trace import DecodeTrace
 from specllava.pair import Pair
 from specllava.scoring import teacher_forced_log_probs
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from itertools import islice
 from typing import TypeVar
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Event, Lane, stream
 

@@ -9,13 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig
-from specllava.core.question import Messages
-from specllava.core.trace import TARGET_ONLY, DecodeTrace
+from specllava.config import RULE_CHOICES, DecodingConfig
+from specllava.question import Messages
+from specllava.trace import TARGET_ONLY, DecodeTrace
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
-from specllava.models.media.images import Pictures
+from specllava.models.images import Pictures
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Event, Lane, race
 
 TICK = 0.5  # seconds between two new findings of a sweep that is running

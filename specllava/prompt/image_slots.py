@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.tokens import slot_ids
-from specllava.models.drafts.compressors import Compressor, Operator
-from specllava.models.drafts.draft_classes import SlotDraft
+from specllava.models.tokens import slot_ids
+from specllava.models.drafts.compressor import Compressor, Operator
+from specllava.models.drafts.draft_vlm import SlotDraft
 from specllava.models.families.family import features_family, shared_tower_of
 from specllava.models.families.interface import Features
 

@@ -12,17 +12,17 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
-from specllava.core.errors import is_panic
-from specllava.core.question import Messages
-from specllava.models.checkpoints.chat_template import Content, Message, apply_template, text_of
-from specllava.models.checkpoints.language_model import input_device, now
-from specllava.models.checkpoints.tokens import beginning, bos_options, check_text, special_tokens
-from specllava.models.drafts.draft_classes import VisionSource
+from specllava.files import is_panic
+from specllava.question import Messages
+from specllava.models.tokens import Content, Message, apply_template, text_of
+from specllava.models.language_model import input_device, now
+from specllava.models.tokens import beginning, bos_options, check_text, special_tokens
+from specllava.models.drafts.draft_vlm import VisionSource
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import ImageFeatures, ProcessedPrompt, picture_key
-from specllava.models.media.images import open_image
-from specllava.prompt.image_slots import compressor_of, kept_slots, slots_of, to_device
-from specllava.prompt.prompt import Prompt, with_draft_prompt
+from specllava.models.images import open_image
+from specllava.prompt import compressor_of, kept_slots, slots_of, to_device
+from specllava.prompt import Prompt, with_draft_prompt
 
 TURNS = ("user", "assistant")
 

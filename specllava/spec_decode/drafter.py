@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specllava.core.config import short
+from specllava.config import short
 from specllava.engine.engine import PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.growth import listed, numbers
 from specllava.tree import DraftTree, Pruned
 

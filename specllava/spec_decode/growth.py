@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from specllava.core.config import MAX_GUESSES, short
+from specllava.config import MAX_GUESSES, short
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree, Pruned
 
 

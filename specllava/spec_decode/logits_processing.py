@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import InfNanRemoveLogitsProcessor, LogitsProcessorList, StopStringCriteria
 
-from specllava.core.config import DecodingConfig, short
-from specllava.core.trace import MAX_SETTINGS
+from specllava.config import DecodingConfig, short
+from specllava.trace import MAX_SETTINGS
 from specllava.spec_decode.rejection_sampler import Numbers, check_finite
 from specllava.tree import DraftTree
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from PIL import Image
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.trace import DecodeTrace
 from support.visual_traces import FakeBackend, FakeEvent
 from visual.page.dialogue import TurnParts
 

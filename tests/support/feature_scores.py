@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from specllava.engine.engine import Output
 from specllava.pair import Pair
 from specllava.spec_decode.growth import TreeBuilder

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.figures.step_layout import StepLayout
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.explanations import step_sentence

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from PIL import Image
 
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.grounding import Grounding
-from specllava.core.trace import DecodeTrace
+from specllava.config import RULES, DecodingConfig
+from specllava.trace import Grounding
+from specllava.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, DraftScores, TreeComparison, VariantResult
 from specllava.findings.sweep import SWEEP_VALUES, Sweep, Value
 from support.visual_traces import first_steps, retexted, synthetic_race

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specllava.core.scenes import Split, scene_images
+from specllava.files import Split, scene_images
 from visual.page.pictures import Picture
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from gradio_client.utils import apply_diff
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 
 FULL = "the waiting line is full"
 

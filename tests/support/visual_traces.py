@@ -17,8 +17,8 @@ from pathlib import Path
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import (
+from specllava.config import DecodingConfig
+from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     FinishReason,
@@ -29,7 +29,7 @@ from specllava.core.trace import (
     TargetView,
     Verification,
 )
-from specllava.models.media.images import Pictures, open_media
+from specllava.models.images import Pictures, open_media
 from specllava.spec_decode.loop import clip
 from specllava.tree import DraftTree, Pruned
 from visual.player.lessons import Lesson, LessonText

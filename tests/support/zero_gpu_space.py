@@ -83,7 +83,7 @@ def lent(api: DeviceAPI) -> dict[str, Any]:
     from specllava.pair import Pair
     from support.scenes import scene
     from visual.page.app_state import AppState
-    from visual.page.zero_gpu import Grant, ZeroGPUPair
+    from visual.page.run import Grant, ZeroGPUPair
 
     race_of = Pair.race
 

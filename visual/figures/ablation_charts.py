@@ -8,12 +8,12 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from specllava.core.metrics import drafted_tokens
-from specllava.core.token_text import begins_inside, join_texts
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import drafted_tokens
+from specllava.token_text import begins_inside, join_texts
+from specllava.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, VariantResult
 from visual.figures import theme
-from visual.figures.chart import LEGEND, Chart, finite, panel
+from visual.figures.charts import LEGEND, Chart, finite, panel
 from visual.figures.labels import FUNCTION_WORDS, token_label
 
 NAMED_WORDS: Final = 3  # words that an answer names

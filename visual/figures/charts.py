@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import plotly.graph_objects as go
 
-from specllava.core.metrics import (
+from specllava.metrics import (
     JudgedNode,
     Outcome,
     acceptance_by_depth,
@@ -24,9 +24,9 @@ from specllava.core.metrics import (
     reliability,
     summarise,
 )
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from visual.figures import theme
-from visual.figures.chart import LEGEND, Chart, panel
+from visual.figures.charts import LEGEND, Chart, panel
 from visual.figures.labels import FUNCTION_WORDS, even_choices, token_label
 
 NATS = (0.1, 0.3, 0.7, 1.2)  # inner bounds of the entropy bins, in nats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from specllava.core.trace import StepTrace
+from specllava.trace import StepTrace
 
 Reason = Literal["root", "accepted", "another-wanted", "chance-against", "parent-rejected", "after-end"]
 

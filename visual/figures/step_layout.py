@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from visual.figures.labels import continues_word, token_label
 from visual.figures.layout import ordered_tree, tidy_heights
-from visual.figures.theme import Verdict, verdicts
+from visual.figures.charts import Verdict, verdicts
 
 LABEL_CHARACTERS = 10
 CHARACTER = 7.4  # pixels of a bold letter, on the wide side

@@ -9,11 +9,11 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from specllava.core.metrics import acceptance_by_depth
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import acceptance_by_depth
+from specllava.trace import DecodeTrace
 from specllava.findings.sweep import Point, Sweep
 from visual.figures import theme
-from visual.figures.chart import LEGEND, Chart, finite, panel
+from visual.figures.charts import LEGEND, Chart, finite, panel
 
 ONE_RUN = "Times are of one run each: on a machine that does other things too, trust the tokens per target pass more."
 LABEL_POSITIONS = ("middle left", "middle left", "top center", "bottom center", "middle right", "middle right")  # by τ

@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 from plotly.colors import sample_colorscale
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import StepTrace
+from specllava.config import DecodingConfig
+from specllava.trace import StepTrace
 from visual.figures.reasons import Reason, reasons
 
 Verdict = Literal["root", "accepted", "rejected", "unreached", "next", "pruned"]

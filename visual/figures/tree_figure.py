@@ -17,10 +17,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from visual.figures import theme
 from visual.figures.step_layout import StepLayout
-from visual.figures.theme import Verdict
+from visual.figures.charts import Verdict
 
 SLOTS = 4.0  # rows that the figure has at the least
 MARGIN = (30, 42)  # pixels left of the root and right of the last column

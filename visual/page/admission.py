@@ -30,7 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllava.core.limits import MIB, Limits
+from specllava.config import MIB, Limits
 from visual.page.request_bodies import (
     FOREIGN_FILE,
     CallBodies,

@@ -22,11 +22,11 @@ from gradio.events import api
 from gradio_client.utils import is_file_obj_with_meta
 from pydantic import ValidationError
 
-from specllava.core.config import DecodingConfig, one_line, short
-from specllava.core.limits import Limits
-from specllava.core.metrics import RunTotals, compare, speedup, summarise
-from specllava.core.race_file import race_json
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
+from specllava.config import DecodingConfig, one_line, short
+from specllava.config import Limits
+from specllava.metrics import RunTotals, compare, speedup, summarise
+from specllava.race_file import race_json
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.admission import RunRate, check_early
 from visual.page.app_state import AppState
 from visual.page.controls import FIELDS, SYSTEM, SYSTEM_OPTION, check_options, limit_option
@@ -37,12 +37,12 @@ from visual.page.race import SECONDS_PER_UPDATE, speculation_off
 from visual.page.run_requests import RunRequest, RunRequests
 from visual.page.runs import COMPUTE, RunInputs, RunKind, Update, run_updates, session_of, watch_call
 from visual.page.uploads import uploaded_pictures
-from visual.player.bounds import shorten_question
+from visual.player.recorded import shorten_question
 from visual.player.frames import Ending
 
 if TYPE_CHECKING:
     from specllava.pair import Pair
-    from visual.page.zero_gpu import ZeroGPUPair
+    from visual.page.run import ZeroGPUPair
 
 KINDS: Final = "a PNG, JPEG, WebP, BMP or GIF file"
 IMAGE: Final = f"the picture: {KINDS} that was uploaded to this server; none where the question is about none"

@@ -10,8 +10,8 @@ from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING
 
-from specllava.core.limits import Limits
-from specllava.core.trace import RunInfo
+from specllava.config import Limits
+from specllava.trace import RunInfo
 from visual.page.dialogue import Dialogues, TurnParts
 from visual.page.model_choice import DraftChoices, chosen_models
 from visual.page.run_requests import RunRequests
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specllava.chat import Chat
     from specllava.lab import Lab
     from specllava.pair import Pair
-    from visual.page.zero_gpu import ZeroGPUPair
+    from visual.page.run import ZeroGPUPair
 
 log = logging.getLogger("specllava.page")
 

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import (
+from specllava.config import (
     CHAIN_OPTIONS,
     DRAFTER_CHOICES,
     RULE_CHOICES,
@@ -28,7 +28,7 @@ from specllava.core.config import (
     options_read,
     short,
 )
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page.model_choice import DRAFT, OWN, DraftChoices, read_draft
 from visual.player.component import component_arguments
 from visual.player.summary import settings_summary

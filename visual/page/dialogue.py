@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import gradio as gr
 from PIL import Image
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import TARGET_ONLY, DecodeTrace
-from specllava.models.media.images import open_image, open_media
+from specllava.config import DecodingConfig
+from specllava.trace import TARGET_ONLY, DecodeTrace
+from specllava.models.images import open_image, open_media
 from visual.page.notices import refusal_notice
 from visual.page.pictures import Picture, PictureSource, address_of, image_bytes
 from visual.page.runs import QUICK

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.core.limits import Limits
-from specllava.core.scenes import Split
+from specllava.config import Limits
+from specllava.files import Split
 from visual.page import widgets
 from visual.page.controls import settings_drawer
 from visual.page.model_choice import DraftChoices

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specllava.core.config import DecodingConfig
-from specllava.core.question import Messages
+from specllava.config import DecodingConfig
+from specllava.question import Messages
 from specllava.findings.sweep import SWEEP_VALUES
-from specllava.models.media.images import Pictures
+from specllava.models.images import Pictures
 from visual.page import widgets
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
@@ -30,7 +30,7 @@ from visual.page.notices import info, notice_arguments
 from visual.page.pictures import UNKNOWN, LostPicture, PictureSource, new_scene
 from visual.page.run_requests import RunRequest
 from visual.page.runs import QUICK, RunControls, RunInputs, RunKind, Update, connect_run, seen_picture
-from visual.player.bounds import shorten_question
+from visual.player.recorded import shorten_question
 from visual.player.component import component_arguments
 from visual.player.frames import Ending
 from visual.player.static_files import PLOTLY_JS

@@ -5,12 +5,12 @@ Plain data for ``static/lab.js``, which puts every text into the page as text.
 
 from __future__ import annotations
 
-from specllava.core.token_text import join_texts
-from specllava.core.trace import DecodeTrace
+from specllava.token_text import join_texts
+from specllava.trace import DecodeTrace
 from specllava.findings.ablation import Ablation, TreeComparison
 from specllava.findings.sweep import Sweep
 from visual.figures.ablation_charts import distillation_chart, drafted_by_position, image_ablation_chart
-from visual.figures.chart import Chart
+from visual.figures.charts import Chart
 from visual.figures.labels import counted, token_label
 from visual.figures.step_layout import StepLayout
 from visual.figures.sweep_charts import drafters_chart, rules_chart, sweep_chart

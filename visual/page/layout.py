@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.core.scenes import SPLITS, scene_images
-from specllava.core.trace import RunInfo
+from specllava.files import SPLITS, scene_images
+from specllava.trace import RunInfo
 from visual.page import widgets
 from visual.page.api import connect_api
 from visual.page.app_state import AppState

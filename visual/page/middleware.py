@@ -19,7 +19,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllava.core.trace import RunInfo
+from specllava.trace import RunInfo
 
 HEALTH = "/health"
 FRAMES = "'self' https://huggingface.co https://*.hf.space"  # who may show the page in a frame: a Space's own page

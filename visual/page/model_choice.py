@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from specllava.core.config import short
+from specllava.config import short
 
 DRAFT: Final = "draft: "  # before the name of a draft, in the setting that is otherwise a drafter's name
 OWN: Final = "model"  # the draft that the page was started with

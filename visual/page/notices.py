@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from specllava.core.config import one_line
+from specllava.config import one_line
 
 Kind = Literal["info", "warning", "error"]
 WORDS: Final[dict[Kind, str]] = {"info": "Note", "warning": "Careful", "error": "Not possible"}

@@ -11,8 +11,8 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from specllava.core.scenes import Split, scene_images
-from specllava.models.media.images import open_image
+from specllava.files import Split, scene_images
+from specllava.models.images import open_image
 from visual.page.notices import info
 from visual.player.encoding import LONGEST_SIDE, data_address
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import gradio as gr
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import RunTotals, summarise, unused_draft
-from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
+from specllava.config import DecodingConfig
+from specllava.metrics import RunTotals, summarise, unused_draft
+from specllava.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.app_state import AppState
 from visual.page.controls import Settings
 from visual.page.model_choice import chosen_models
@@ -19,7 +19,7 @@ from visual.page.notices import warning
 from visual.page.pictures import SEEN, address_of, family_of
 from visual.page.run_requests import RunRequest
 from visual.page.runs import RunInputs, RunKind, Update, seen_picture
-from visual.player.bounds import shorten_question
+from visual.player.recorded import shorten_question
 from visual.player.frames import Ending, FrameList
 from visual.player.turns import DialoguePosition
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
 from visual.page.app_state import AppState
 from visual.page.notices import error, failure, info, warning
 from visual.page.pictures import Picture

@@ -24,8 +24,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.formparsers import MultiPartException
 from starlette.types import Message, Receive
 
-from specllava.core.config import short
-from specllava.core.limits import Limits, highest
+from specllava.config import short
+from specllava.config import Limits, highest
 
 FOREIGN_FILE: Final = "a file is named by an address on the web, which this server does not fetch: upload it"
 CALLS: Final = ("/queue/join", "/run/", "/api/")  # paths that call a handler by its number

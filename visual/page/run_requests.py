@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Literal
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page.controls import Settings
 from visual.page.pictures import PictureSource
 

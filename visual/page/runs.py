@@ -34,17 +34,17 @@ from typing import Any, Final, Literal, Protocol
 import gradio as gr
 from gradio.context import LocalContext
 
-from specllava.core.config import DecodingConfig
-from specllava.core.errors import is_out_of_memory
-from specllava.core.limits import Limits
-from specllava.core.metrics import RunTotals
-from specllava.core.question import Messages, with_system
+from specllava.config import DecodingConfig
+from specllava.files import is_out_of_memory
+from specllava.config import Limits
+from specllava.metrics import RunTotals
+from specllava.question import Messages, with_system
 from visual.page.controls import decoding_config, read_system
 from visual.page.model_choice import OWN, read_draft
 from visual.page.notices import error, failure, info, refusal_notice, warning
 from visual.page.pictures import NoPicture, PictureSource
 from visual.page.run_requests import QueuePosition, RunKey, RunRequest, RunRequests
-from visual.player.bounds import check_question
+from visual.player.recorded import check_question
 from visual.player.frames import Ending
 
 log = logging.getLogger("specllava.page")

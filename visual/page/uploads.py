@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.core.limits import Limits
-from specllava.models.media.images import is_animated, open_image
+from specllava.config import Limits
+from specllava.models.images import is_animated, open_image
 from visual.page.notices import error, info
 from visual.page.pictures import (
     PICTURE_PIXELS,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from visual.figures.theme import ACCEPTED
+from visual.figures.charts import ACCEPTED
 from visual.player import markup
 from visual.player.static_files import static_text
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
-from specllava.core.config import DecodingConfig
-from specllava.core.question import Messages
-from specllava.core.trace import DecodeTrace, RunInfo
-from specllava.models.media.images import Pictures
+from specllava.config import DecodingConfig
+from specllava.question import Messages
+from specllava.trace import DecodeTrace, RunInfo
+from specllava.models.images import Pictures
 from visual.page.runs import OutOfTime
 
 if TYPE_CHECKING:

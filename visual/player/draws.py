@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specllava.core.trace import DecodeTrace, Draw, StepTrace
+from specllava.trace import DecodeTrace, Draw, StepTrace
 from visual.figures.labels import token_label
 
 

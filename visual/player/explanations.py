@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specllava.core.metrics import JudgedNode, judged_nodes
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.metrics import JudgedNode, judged_nodes
+from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import Pruned
 from visual.figures.labels import END_MARK, counted, even_choices, token_label
 from visual.figures.reasons import Reason, reasons
-from visual.player.whole_words import path_text, word_after, word_at
+from visual.player.labels import path_text, word_after, word_at
 
 Segments = list[list[str]]
 TORN = 0.75  # of the draft's favourite: with more it is in no doubt

@@ -20,13 +20,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from specllava.core.metrics import saved_tokens, summarise
-from specllava.core.token_text import TextJoiner, shorten_bytes
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
+from specllava.metrics import saved_tokens, summarise
+from specllava.token_text import TextJoiner, shorten_bytes
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.figures.charts import charts
 from visual.figures.labels import strip_bidi
 from visual.figures.step_layout import StepLayout
-from visual.figures.theme import entropy_ceiling
+from visual.figures.charts import entropy_ceiling
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.draws import draws_of, sampling_of
 from visual.player.encoding import frame_json, packed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from statistics import fmean
 
-from specllava.core.grounding import Grounding
-from specllava.core.trace import DecodeTrace
+from specllava.trace import Grounding
+from specllava.trace import DecodeTrace
 from visual.figures.labels import token_label
 
 

@@ -1,13 +1,13 @@
-"""The numbers above a race, as strings. All arithmetic is ``specllava.core.metrics``."""
+"""The numbers above a race, as strings. All arithmetic is ``specllava.metrics``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-from specllava.core.metrics import Comparison, RunTotals, compare, end_to_end_speedup, pass_ratio, speedup, summarise
+from specllava.metrics import Comparison, RunTotals, compare, end_to_end_speedup, pass_ratio, speedup, summarise
 from specllava.core.progress import LaneProgress, RaceProgress
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 
 Headline = dict[str, str]
 DASH = "–"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from specllava.core.config import one_line
+from specllava.config import one_line
 from visual.player.recorded import Recorded, read_recorded
 
 LessonTarget = Literal["lanes", "timeline", "tree", "mask", "cache", "coin", "verdict", "grounding"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from visual.figures.theme import css_variables
+from visual.figures.charts import css_variables
 from visual.player.static_files import STATIC, static_text
 
 STYLES = (

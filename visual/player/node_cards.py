@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Final, TypeVar
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from visual.figures.labels import even_choices, token_label
 from visual.figures.step_layout import StepLayout
-from visual.figures.theme import Verdict
+from visual.figures.charts import Verdict
 from visual.player.explanations import next_reason, node_reasons, pruned_reason
 
 CODES: dict[Verdict, str] = {

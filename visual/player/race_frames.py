@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from visual.player.encoding import frame_json
 from visual.player.frames import recorded_frames
 from visual.player.recorded import Recorded

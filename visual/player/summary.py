@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import DecodingConfig, options_read
+from specllava.config import DecodingConfig, options_read
 
 NAMED: Final = ("drafter", "rule")  # in front of all others
 DRAFTERS: Final = {"model": "draft model", "prompt-lookup": "prompt lookup", "none": "target alone"}

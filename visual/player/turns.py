@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specllava.core.metrics import summarise
-from specllava.core.race_file import dialogue_json, race_json
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import summarise
+from specllava.race_file import dialogue_json, race_json
+from specllava.trace import DecodeTrace
 from visual.figures.labels import strip_bidi
 from visual.player.encoding import packed
 from visual.player.recorded import Recorded

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
 from visual.player import markup
 from visual.player.component import MODULES
 from visual.player.encoding import data_address, frame_json, small_jpeg

@@ -30,8 +30,8 @@ from transformers import (
 from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
-from specllava.core.errors import is_panic
-from specllava.models.checkpoints.checkpoint_files import (
+from specllava.files import is_panic
+from specllava.models.checkpoint import (
     INDEX,
     MOST_BYTES,
     PICKLED,
@@ -44,7 +44,7 @@ from specllava.models.checkpoints.checkpoint_files import (
     read_object,
     tensor_types,
 )
-from specllava.models.checkpoints.tokens import count_prefix_tokens
+from specllava.models.tokens import count_prefix_tokens
 
 Source = str | Path
 Read = TypeVar("Read")

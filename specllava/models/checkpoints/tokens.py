@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specllava.core.token_text import BYTE, byte_text
+from specllava.token_text import BYTE, byte_text
 
 IMAGE_MARKER = "<image>"
 CHARACTERS: Final = 16  # of a token, more than texts have on average; of a longer text a beginning is tokenised first

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
+from specllava.models.drafts.compressor import CompressorConfig, OperatorName
 
 
 def segments_of(slots: Tensor) -> list[tuple[int, int, int]]:

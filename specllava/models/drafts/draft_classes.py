@@ -28,10 +28,10 @@ from transformers import (
 )
 from transformers.activations import ACT2FN
 
-from specllava.core.files import whole_directory
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.compressors import compressor_of_config
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.files import whole_directory
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.compressor import compressor_of_config
+from specllava.models.drafts.eagle import FeatureDraft
 
 MAX_SHARD = "8MB"  # a hosted Space's git takes no file above 10 MB without extra tooling
 # The target's features, those of a tower of its own, the target's hidden states, no picture at all.

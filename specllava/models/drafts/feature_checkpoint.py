@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.language_model import FULL, input_device
-from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
-from specllava.models.drafts.feature_draft import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.language_model import FULL, input_device
+from specllava.models.options import DraftFormat, DraftReading
+from specllava.models.drafts.eagle import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
 
 PADDING = 128  # rows that a draft's vocabulary may lack: of LLaVA's 32,064 Vicuna has 32,000, of Qwen's 152,064 151,936
 LAYER_CONFIG, AUX_LAYERS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"

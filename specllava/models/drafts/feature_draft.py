@@ -17,9 +17,9 @@ from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from specllava.models.checkpoints.tokens import slot_ids
-from specllava.models.drafts.compressor_config import CompressorConfig, OperatorName
-from specllava.models.drafts.compressors import ImageAdaptor, compressor_of_config, segments_of
+from specllava.models.tokens import slot_ids
+from specllava.models.drafts.compressor import CompressorConfig, OperatorName
+from specllava.models.drafts.compressor import ImageAdaptor, compressor_of_config, segments_of
 
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
 MROPE_KEYS: Final = ("mrope_section", "mrope_interleaved")
@@ -46,7 +46,7 @@ class FeatureDraftConfig(LlamaConfig):
         qkv_bias: queries, keys and values have biases, as Qwen2's have.
         qk_norm: queries and keys are normed by head, as Qwen3's are.
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
-            positions without, see :mod:`specllava.models.drafts.feature_draft`.
+            positions without, see :mod:`specllava.models.drafts.eagle`.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
         norm_before_residual, norm_before_fc, norm_output: variants of EAGLE-3 in the speculators layout: the normed
             state is the residual; one norm before the fusion; the normed state recurs.

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.language_model import FULL
-from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.feature_draft import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
+from specllava.models.language_model import FULL
+from specllava.models.options import DraftFormat
+from specllava.models.drafts.eagle import LAST, FeatureDraft, FeatureDraftConfig, rotary_settings
 
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",

@@ -6,12 +6,12 @@ from typing import Final
 
 from transformers import PretrainedConfig
 
-from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
+from specllava.models.language_model import LANGUAGE_MODELS
 from specllava.models.families.interface import Family, SharedTower
 from specllava.models.families.llava import Llava, LlavaNext
 from specllava.models.families.plain import Gemma3, Idefics3, InternVL, LlavaOnevision, SmolVLM
 from specllava.models.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL
-from specllava.models.families.text import TextFamily
+from specllava.models.families.plain import TextFamily
 
 FAMILIES: Final[tuple[Family, ...]] = (
     Llava(),

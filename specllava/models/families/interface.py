@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoint import Checkpoint
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from specllava.models.families.interface import Family, ImageFeatures, Picture, ProcessedPrompt, split_tiles, square
-from specllava.models.families.processors import InternVLProcessorPil, LlavaOnevisionProcessorPil
+from specllava.models.families.interface import InternVLProcessorPil, LlavaOnevisionProcessorPil
 
 
 class Plain(Family):

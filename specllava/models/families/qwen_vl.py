@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from specllava.models.families.interface import Family, GridFeatures, ImageFeatures, Picture, ProcessedPrompt
-from specllava.models.families.processors import Qwen2VLProcessorPil, Qwen3VLProcessorPil
+from specllava.models.families.interface import Qwen2VLProcessorPil, Qwen3VLProcessorPil
 
 
 class Qwen2VL(Family):

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.checkpoints.text_processor import TextProcessor
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.tokens import TextProcessor
 from specllava.models.families.interface import Family, Picture, ProcessedPrompt
 
 CAP: Final = "final_logit_softcapping"

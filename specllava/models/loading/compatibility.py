@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from specllava.models.checkpoints.tokens import check_tokens
-from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, vision_source
+from specllava.models.tokens import check_tokens
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, vision_source
 from specllava.models.families.family import family_of, shared_tower_of
 from specllava.models.families.interface import Family
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from specllava.models.drafts.draft_reading import DraftReading
+from specllava.models.options import DraftReading
 
 DTypeName = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 QuantizationName = Literal["none", "int8", "int4"]

@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.models.checkpoints.chat_template import use_template
-from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.language_model import (
+from specllava.models.tokens import use_template
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.language_model import (
     LANGUAGE_MODELS,
     check_decoder,
     checked_context,
@@ -19,18 +19,18 @@ from specllava.models.checkpoints.language_model import (
     language_model_class,
     parse_device,
 )
-from specllava.models.checkpoints.tokens import check_tokens, eos_token_ids, resize_vocabulary
-from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, vision_source
-from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.drafts.feature_checkpoint import is_feature_draft, load_feature_draft, sizes_of
-from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
-from specllava.models.drafts.fused import fuse
+from specllava.models.tokens import check_tokens, eos_token_ids, resize_vocabulary
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, vision_source
+from specllava.models.options import DraftReading
+from specllava.models.drafts.eagle_checkpoint import is_feature_draft, load_feature_draft, sizes_of
+from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
+from specllava.models.drafts.draft_vlm import fuse
 from specllava.models.families.family import FAMILIES, family_of, find_family, known_families
 from specllava.models.families.interface import SharedTower
-from specllava.models.loading.compatibility import check_pair, check_processor, check_same_family
-from specllava.models.loading.load_options import LoadOptions
+from specllava.models.loading import check_pair, check_processor, check_same_family
+from specllava.models.options import LoadOptions
 from specllava.models.loading.memory_estimate import Build, check_memory, estimate, without_storage
-from specllava.models.loading.quantization import kept_whole, quantization_config
+from specllava.models.memory import kept_whole, quantization_config
 
 TOWERLESS: Final = {family.draft.__name__ for family in FAMILIES if isinstance(family, SharedTower)}
 

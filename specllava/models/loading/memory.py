@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import psutil
 
-from specllava.core.config import DecodingConfig
-from specllava.models.loading.presets import Preset
+from specllava.config import DecodingConfig
+from specllava.models.presets import Preset
 
 if TYPE_CHECKING:
     import torch
 
-    from specllava.models.loading.load_options import DTypeName, QuantizationName
+    from specllava.models.options import DTypeName, QuantizationName
 
 
 GB: Final = 1e9

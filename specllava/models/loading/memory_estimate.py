@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specllava.models.checkpoints.language_model import kv_shape, max_context
-from specllava.models.drafts.feature_draft import FeatureDraftConfig
-from specllava.models.loading.load_options import QuantizationName
-from specllava.models.loading.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
-from specllava.models.loading.quantization import BYTES, decoder_weights
+from specllava.models.language_model import kv_shape, max_context
+from specllava.models.drafts.eagle import FeatureDraftConfig
+from specllava.models.options import QuantizationName
+from specllava.models.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
+from specllava.models.memory import BYTES, decoder_weights
 
 MOST_MODULES: Final = 40_000  # a decoder of 126 layers has 2,000
 Build = tuple[type[PreTrainedModel], PretrainedConfig]

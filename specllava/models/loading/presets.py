@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from specllava.core.config import eagle2_tree
-from specllava.core.files import cached, shipped
-from specllava.models.drafts.draft_reading import DraftReading
+from specllava.config import eagle2_tree
+from specllava.files import cached, shipped
+from specllava.models.options import DraftReading
 
 if TYPE_CHECKING:
-    from specllava.models.checkpoints.checkpoint import Source
+    from specllava.models.checkpoint import Source
 
 ASSETS = shipped("assets")
 LICENCE_UNKNOWN: Final = "weights: licence not known"

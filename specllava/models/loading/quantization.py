@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from specllava.models.loading.load_options import QuantizationName
+from specllava.models.options import QuantizationName
 
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
 BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5}  # of a linear layer's weight
