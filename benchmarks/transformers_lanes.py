@@ -305,7 +305,7 @@ class TransformersBench(Bench):
     alone: ClassVar[tuple[str, ...]] = (REFERENCE, TRANSFORMERS, COMPILED)
 
     def runners(self, pair: Pair) -> dict[str, Runner]:
-        return runners_with_transformers(pair, self.decoding, self.lanes, self.tree)
+        return runners_with_transformers(pair, self.config(pair), self.lanes, self.tree)
 
 
 def main(options: TransformersBench) -> None:

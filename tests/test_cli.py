@@ -5,10 +5,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from support import models
 
@@ -19,7 +21,7 @@ from specllava.bench import rounds
 from specllava.cli import bench, comparison, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.core.config import RULES
+from specllava.core.config import RULES, DecodingConfig
 from specllava.models.loading.presets import presets
 from specllava.pair import Pair
 
@@ -44,6 +46,26 @@ def picture(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "scene.png"
     assert toy(["render", "--seed", "5", "--split", "train", "--output", str(path)]) == 0
     return path
+
+
+@pytest.mark.parametrize(
+    ("preset", "typed", "device", "nodes"),
+    [
+        ("toy", (), "cpu", 20),
+        ("toy", (), "cuda", 60),
+        ("toy", ("rule",), "cuda", 60),
+        ("toy", ("nodes",), "cuda", 20),
+        ("llava-1.5-7b-msd", (), "cuda", 58),
+        ("llava-1.5-7b-msd", ("rule",), "cuda", 60),
+    ],
+)
+def test_trees_are_larger_on_a_gpu_unless_typed_or_measured(preset, typed, device, nodes):
+    pair = options.PairOptions(preset)
+    assert options.with_defaults(DecodingConfig(), pair, frozenset(typed), device).nodes == nodes
+    on_device = replace(models.pair("mixed"))
+    vars(on_device)["device"] = torch.device(device)
+    timed = bench.Bench(pair=pair, typed=frozenset(typed)).config(on_device)
+    assert timed.nodes == (60 if device == "cuda" and "nodes" not in typed else 20)
 
 
 def test_render_prints_the_ground_truth(tmp_path, capsys):

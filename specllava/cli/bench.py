@@ -20,7 +20,7 @@ from specllava.cli.options import (
     report_unused_draft,
     write_json,
 )
-from specllava.core.config import DecodingConfig
+from specllava.core.config import GPU_NODES, DecodingConfig
 from specllava.core.files import write_whole
 from specllava.core.metrics import pool_totals
 from specllava.core.scenes import SCENES, Split, scene_images
@@ -99,10 +99,15 @@ class Bench:
             plan = replace(plan, rounds=1, within=None)
         asked = self._chosen(dialogues)
         try:
-            self._report(console, measure(pair, asked, runners, self.decoding, plan))
+            self._report(console, measure(pair, asked, runners, self.config(pair), plan))
         except BenchStopped as stop:
             self._report(console, stop.measured)
             raise
+
+    def config(self, pair: Pair) -> DecodingConfig:
+        """Return options of decoding with the device's number of nodes, where the command line says nothing else."""
+        larger = pair.device.type == "cuda" and "nodes" not in self.typed
+        return replace(self.decoding, nodes=GPU_NODES) if larger else self.decoding
 
     @property
     def tree(self) -> Tree:
@@ -113,7 +118,7 @@ class Bench:
         """Return a runner for each lane."""
         from specllava.bench.lanes import runners_of
 
-        return runners_of(pair, self.decoding, self.lanes, self.tree)
+        return runners_of(pair, self.config(pair), self.lanes, self.tree)
 
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name

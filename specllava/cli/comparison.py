@@ -26,8 +26,8 @@ from specllava.cli.options import (
     print_notice,
     report_unused_draft,
     typed_options,
+    with_defaults,
     with_fallback_drafter,
-    with_tree,
     write_json,
 )
 from specllava.cli.parsing import UsageError, parse
@@ -169,7 +169,7 @@ def side_options(common: AnswerOptions, options: ComparisonOptions) -> tuple[Sid
     """Parse the options of both sides on top of the common ones; A is the target alone where neither is given."""
     base = SideOptions(common.pair, common.decoding)
     if options.a is None and options.b is None:
-        base = replace(base, decoding=with_tree(base.decoding, base.pair.tree, common.typed))
+        base = replace(base, decoding=with_defaults(base.decoding, base.pair, common.typed))
         return replace(base, decoding=replace(base.decoding, drafter="none")), base
     return _parse_side("a", options.a, base, common.typed), _parse_side("b", options.b, base, common.typed)
 
@@ -182,7 +182,7 @@ def _parse_side(name: str, text: str | None, base: SideOptions, typed: frozenset
         raise ValueError(f"--{name}: {error}") from error
     except ValueError as error:  # quotes without an end
         raise ValueError(f"--{name} {text!r}: {error}") from error
-    return replace(side, decoding=with_tree(side.decoding, side.pair.tree, typed | typed_options(given)))
+    return replace(side, decoding=with_defaults(side.decoding, side.pair, typed | typed_options(given)))
 
 
 def load_sides(a: SideOptions, b: SideOptions) -> tuple[Side, Side]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from specllava.core.config import DecodingConfig, DrafterName
+from specllava.core.config import GPU_NODES, DecodingConfig, DrafterName
 from specllava.core.files import write_whole
 from specllava.core.metrics import RunTotals, unused_draft
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
@@ -144,8 +144,8 @@ class AnswerOptions:
 
         for image in self.image:
             read_size(image)
-        decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
+        decoding = with_defaults(self.decoding, self.pair, self.typed, pair.device.type)
         return pair, self.image, with_fallback_drafter(pair, decoding, fallback)
 
 
@@ -155,11 +155,16 @@ def typed_options(arguments: Sequence[str]) -> frozenset[str]:
     return names & {option.name for option in fields(DecodingConfig)}
 
 
-def with_tree(decoding: DecodingConfig, tree: Tree, typed: Collection[str]) -> DecodingConfig:
-    """Return options of decoding with a preset's tree, where none of it was typed; another rule has no use for it."""
-    if "rule" in typed and decoding.rule != tree.get("rule"):
-        return decoding
-    return replace(decoding, **{name: value for name, value in tree.items() if name not in typed})
+def with_defaults(
+    decoding: DecodingConfig, pair: PairOptions, typed: Collection[str], device: str = "cpu"
+) -> DecodingConfig:
+    """Return options with the defaults of the preset and the device's kind for what was not typed.
+
+    Another rule has no use for a preset's tree.
+    """
+    nodes = {"nodes": GPU_NODES} if device == "cuda" else {}
+    tree = {} if "rule" in typed and decoding.rule != pair.tree.get("rule") else pair.tree
+    return replace(decoding, **{name: value for name, value in {**nodes, **tree}.items() if name not in typed})
 
 
 def load_pair(chosen: PairOptions) -> Pair:
