@@ -33,10 +33,9 @@ from transformers.utils import logging as transformers_logging
 from specllava.core.errors import is_panic
 from specllava.models.checkpoints.checkpoint_files import (
     INDEX,
-    MOST_BYTES,
     PICKLED,
     SINGLE,
-    WEIGHED,
+    TEXTS,
     CheckpointError,
     check_content,
     check_text,
@@ -48,9 +47,6 @@ from specllava.models.checkpoints.tokens import count_prefix_tokens
 
 Source = str | Path
 Read = TypeVar("Read")
-MOST_LAYERS: Final = 1_000  # and experts and labels; the deepest published decoder has 126
-COUNTS: Final = re.compile(r".*(layers?|depths?|experts|labels)")  # numbers of modules, in any part of a configuration
-LEAST_ONE: Final = ("num_hidden_layers", "depth")
 log = logging.getLogger(__name__)
 ADAPTER: Final = "adapter_config.json"
 SHARD: Final = "model_{}.safetensors"
@@ -114,15 +110,7 @@ class Checkpoint:
         Raises:
             ValueError: as :meth:`config`.
         """
-        self._check_files("config.json")
-        found = self._read(lambda: self._object("config.json"))
-        for name, value in _numbers(found):
-            least = 1 if name in LEAST_ONE else -MOST_LAYERS
-            if COUNTS.fullmatch(name) and not least <= value <= MOST_LAYERS:
-                raise ValueError(
-                    f"{self.name_or_path} has {name} {value} in config.json: {max(least, 0)} to {MOST_LAYERS}"
-                )
-        return found
+        return self._read(lambda: self._object("config.json"))
 
     def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
         """Read the configuration.
@@ -144,7 +132,7 @@ class Checkpoint:
         Args:
             build: class whose ``from_pretrained`` reads them, by the model's family.
         """
-        self._check_files(*MOST_BYTES)
+        self._check_texts()
         try:
             processor = self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
         except ValueError as error:
@@ -171,7 +159,7 @@ class Checkpoint:
         Args:
             config: of the language model, if :meth:`config` is one that transformers does not know.
         """
-        self._check_files(*MOST_BYTES)
+        self._check_texts()
         more = {} if config is None else {"config": config}
         return self._read(lambda: AutoTokenizer.from_pretrained(self.name_or_path, **more, **self._rules))
 
@@ -179,10 +167,9 @@ class Checkpoint:
         """Load the model as class ``build``, with the options of ``from_pretrained``.
 
         Raises:
-            ValueError: also if weights are missing, of another shape or whole numbers; they would be left at random
-                values or rounded.
+            ValueError: also if weights are missing or of another shape; they would be left at random values.
         """
-        self._check_types()
+        self._read(lambda: [self._types(file) for file in self._files()])  # one that is cut off is refused
         loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         with _no_report():
             model, found = self._read(
@@ -230,8 +217,7 @@ class Checkpoint:
             ValueError: a file that cannot be read, is larger, or holds anything but tensors.
         """
         if not self._pickled():
-            self._check_types()
-            return self._read(
+                return self._read(
                 lambda: {name: align_memory(one) for file in self._files() for name, one in load_file(file).items()}
             )
         file = Path(self._read(lambda: self._file(PICKLED)))
@@ -257,20 +243,15 @@ class Checkpoint:
                         found.append((end.removeprefix("vision_model."), align_memory(weights.get_tensor(name))))
         return found
 
-    def _check_files(self, *names: str) -> None:
-        """Refuse files of text by :func:`check_text`; of the hub only those that are always read.
+    def _check_texts(self) -> None:
+        """Refuse files of a directory's tokenizer and processor that a library would misread.
 
         Raises:
-            ValueError: a file of too many bytes, or of too many words beside its vocabulary.
+            ValueError: a pointer of git-lfs, or JSON that is no object.
         """
-        for name in names if self.local else sorted({"config.json", *WEIGHED} & {*names}):
-            try:
-                file = Path(self._file(name))
-            except CheckpointError:
-                raise
-            except Exception:  # noqa: BLE001 - none there, or no hub: whoever reads it finds the same
-                continue
-            check_text(self.name_or_path, file, name)
+        for name in TEXTS if self.local else ():
+            if Path(self.name_or_path, name).is_file():
+                check_text(self.name_or_path, Path(self._file(name)))
 
     def _check_layout(self, settings: Mapping[str, Any]) -> None:
         """Refuse a configuration that is none of transformers'."""
@@ -287,24 +268,6 @@ class Checkpoint:
             f"{self.name_or_path} has {why}: take its files for transformers, often named -hf, such as"
             " llava-hf/llava-1.5-7b-hf"
         )
-
-    def _check_types(self) -> None:
-        """Refuse weights and biases that are stored as whole numbers, unless the configuration is a quantised one's.
-
-        Another floating-point type than the configuration's is common, and read by the file's header.
-
-        Raises:
-            ValueError: the first of them.
-        """
-        if "quantization_config" in self.settings():
-            return
-        types = self._read(lambda: {name: kind for file in self._files() for name, kind in self._types(file)})
-        whole = [name for name, kind in types.items() if kind[0] in "IU" and name.endswith((".weight", ".bias"))]
-        if whole:
-            raise ValueError(
-                f"{self.name_or_path} has {len(whole)} weights of whole numbers, such as {whole[0]} of"
-                f" {types[whole[0]]}, and no quantization_config: a header that does not fit its file"
-            )
 
     def _pickled(self) -> bool:
         """Check for a pickled file without safetensors beside it."""
@@ -372,16 +335,6 @@ class Checkpoint:
             if self.local:
                 raise ValueError(f"{self.name_or_path} cannot be read: {why}") from error
             raise ValueError(f"no directory {self.name_or_path} here, and the hub gave no such model: {why}") from error
-
-
-def _numbers(settings: Any) -> Iterator[tuple[str, int]]:
-    """Yield the whole numbers of a configuration and its parts, each with its name; those of a list with the list's."""
-    for name, value in settings.items():
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, dict):
-                yield from _numbers(one)
-            elif isinstance(one, int) and not isinstance(one, bool):
-                yield name, one
 
 
 @contextmanager

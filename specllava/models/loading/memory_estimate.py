@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from threading import get_ident
-from typing import Final
 
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.models.checkpoints.language_model import kv_shape, max_context
@@ -19,7 +13,6 @@ from specllava.models.loading.load_options import QuantizationName
 from specllava.models.loading.memory import ENOUGH, GB, SHORTEST, Estimate, ModelSize, free_bytes, pair_memory
 from specllava.models.loading.quantization import BYTES, decoder_weights
 
-MOST_MODULES: Final = 40_000  # a decoder of 126 layers has 2,000
 Build = tuple[type[PreTrainedModel], PretrainedConfig]
 
 
@@ -70,33 +63,11 @@ def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> P
         ValueError: no model can be built of the configuration.
     """
     try:
-        with torch.device("meta"), _few_modules():
+        with torch.device("meta"):
             return build(config)
     except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
-
-
-@contextmanager
-def _few_modules() -> Iterator[None]:
-    """Refuse a model of too many modules while it is built: one of a million layers would take hours.
-
-    Raises:
-        ValueError: more than :data:`MOST_MODULES`.
-    """
-    here, count = get_ident(), 0
-
-    def counted(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
-        nonlocal count
-        count += get_ident() == here  # the hook is called for every thread's modules
-        if count > MOST_MODULES:
-            raise ValueError(f"it has more than {MOST_MODULES:,} modules")
-
-    handle = register_module_module_registration_hook(counted)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def state_numbers(draft: PretrainedConfig) -> int:
