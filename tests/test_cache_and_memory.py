@@ -36,7 +36,7 @@ from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
 from specllava.models.checkpoints.tokens import Detokenizer
 from specllava.models.families.llava import Llava
-from specllava.models.loading.memory_estimate import estimate
+from specllava.models.loading.memory import estimate
 from specllava.pair import Pair
 from specllava.prompt.prompt import Prompt, with_prefix
 from specllava.prompt.prompt_builder import PromptBuilder

@@ -37,7 +37,7 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 from specllava.distill.make_draft import import_draft, init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.loading.load_options import DTypeName
-from specllava.models.loading.memory_estimate import size_of
+from specllava.models.loading.memory import size_of
 from specllava.pair import Pair
 
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their

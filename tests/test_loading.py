@@ -27,8 +27,8 @@ from specllava.models.checkpoints.language_model import LANGUAGE_MODELS
 from specllava.models.drafts.draft_classes import save
 from specllava.models.families.family import FAMILIES
 from specllava.models.families.interface import Family
-from specllava.models.loading import memory_estimate as weighing
-from specllava.models.loading.memory_estimate import estimate, size_of
+from specllava.models.loading import memory as weighing
+from specllava.models.loading.memory import estimate, size_of
 from specllava.models.loading.presets import draft_hint, presets
 from specllava.models.loading.quantization import quantization_config
 from specllava.pair import Pair

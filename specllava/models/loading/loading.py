@@ -29,7 +29,7 @@ from specllava.models.families.family import FAMILIES, family_of, find_family, k
 from specllava.models.families.interface import SharedTower
 from specllava.models.loading.compatibility import check_pair, check_processor, check_same_family
 from specllava.models.loading.load_options import LoadOptions
-from specllava.models.loading.memory_estimate import Build, check_memory, estimate, without_storage
+from specllava.models.loading.memory import Build, check_memory, estimate, without_storage
 from specllava.models.loading.quantization import kept_whole, quantization_config
 
 TOWERLESS: Final = {family.draft.__name__ for family in FAMILIES if isinstance(family, SharedTower)}

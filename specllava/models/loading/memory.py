@@ -1,29 +1,26 @@
-"""Memory of a pair from its models' sizes, and which presets fit a machine. No torch: nothing is loaded."""
+"""Memory that a pair takes on a device and memory that is free, before a weight is read or downloaded."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
 import psutil
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.core.config import DecodingConfig
-from specllava.models.loading.presets import Preset
-
-if TYPE_CHECKING:
-    import torch
-
-    from specllava.models.loading.load_options import DTypeName, QuantizationName
-
+from specllava.models.checkpoints.language_model import kv_shape, max_context
+from specllava.models.drafts.feature_draft import FeatureDraftConfig
+from specllava.models.loading.load_options import QuantizationName
+from specllava.models.loading.quantization import BYTES, decoder_weights
 
 GB: Final = 1e9
 SHORTEST: Final = 64  # tokens of context that are worth proposing
 ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
-Kind = Literal["cpu", "cuda"]
+Build = tuple[type[PreTrainedModel], PretrainedConfig]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,124 +121,69 @@ def pair_memory(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A model of the hub.
+def estimate(
+    target: Build,
+    draft: Build | None,
+    dtype: torch.dtype,
+    scheme: QuantizationName = "none",
+    context: int | None = None,
+) -> Estimate:
+    """Estimate the memory of two classes and configurations; models are built without storage, to count weights.
 
     Args:
-        stored: bytes of a weight in its files.
-        copied: numbers in its files that are not held: a copy of the target's embeddings.
+        context: tokens of prompt and answer; as many as the target can hold without it.
+
+    Raises:
+        ValueError: a configuration that no model can be built of.
     """
-
-    size: ModelSize
-    stored: int = 2
-    copied: int = 0
-
-    @property
-    def download(self) -> int:
-        """Bytes of its weights' files, about."""
-        return self.stored * (self.size.weights + self.copied)
+    small = None if draft is None else size_of(*draft)
+    longest = max_context(target[1]) if context is None else context
+    return pair_memory(size_of(*target), small, longest, dtype.itemsize, BYTES.get(scheme))
 
 
-def _eagle(weights: int, kv_heads: int, hidden: int, vocabulary: int) -> Published:
-    """Build a draft of one layer that reads the target's last state, with a copy of its embeddings in the files."""
-    return Published(ModelSize(weights, 1, kv_heads, 128, states=hidden, own_states=hidden), copied=vocabulary * hidden)
+def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize:
+    """Count the numbers of a model that its memory follows from; it is built without storage.
 
-
-def _eagle3(weights: int, kv_heads: int, hidden: int) -> Published:
-    """Build a draft of one layer that reads three of the target's states."""
-    return Published(ModelSize(weights, 1, kv_heads, 128, states=3 * hidden, own_states=hidden))
-
-
-PUBLISHED: Final[Mapping[str, Published]] = {
-    "llava-hf/llava-1.5-7b-hf": Published(ModelSize(7_063_427_072, 32, 32, 128, 6_476_005_376)),
-    "llava-hf/llava-v1.6-vicuna-7b-hf": Published(ModelSize(7_063_431_168, 32, 32, 128, 6_476_005_376)),
-    "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": Published(ModelSize(256_484_928, 30, 3, 64), stored=4),
-    "HuggingFaceTB/SmolVLM2-2.2B-Instruct": Published(ModelSize(2_246_784_880, 24, 32, 64, 1_610_612_736), stored=4),
-    "Qwen/Qwen2.5-VL-7B-Instruct": Published(ModelSize(8_292_166_656, 28, 4, 128, 6_525_288_448)),
-    "lmsys/vicuna-7b-v1.3@refs/pr/4": Published(ModelSize(6_738_415_616, 32, 32, 128, 6_476_005_376)),
-    "meta-llama/Llama-3.1-8B-Instruct": Published(ModelSize(8_030_261_248, 32, 8, 128, 6_979_321_856)),
-    "Qwen/Qwen3-8B": Published(ModelSize(8_190_735_360, 36, 8, 128, 6_945_767_424)),
-    "HuggingFaceTB/SmolLM2-1.7B-Instruct": Published(ModelSize(1_711_376_384, 24, 32, 64, 1_610_612_736)),
-    "HuggingFaceTB/SmolLM2-135M-Instruct": Published(ModelSize(134_515_008, 30, 3, 64)),
-    "yuhuili/EAGLE-Vicuna-7B-v1.3": _eagle(235_937_792, 32, 4096, 32000),
-    "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": _eagle3(424_689_664, 8, 4096),
-    "AngelSlim/Qwen3-8B_eagle3": _eagle3(399_523_840, 8, 4096),
-    "Cloudriver/MSD-LLaVA1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
-    "Cloudriver/ViSpec-LLaVA1.5-7B": _eagle(319_836_160, 32, 4096, 32064),
-    "Cloudriver/EAGLE-LLaVA-1.5-7B": _eagle(235_937_792, 32, 4096, 32064),
-    "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf": _eagle(319_836_160, 32, 4096, 32064),
-    "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": _eagle(344_999_424, 28, 3584, 152064),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """How weights are held.
-
-    Args:
-        itemsize: bytes of a weight.
-        linear_itemsize: bytes of one in the linear layers of the target's decoder, where that is quantised.
-        dtype: option of loading that asks for it.
-        quantization: option of loading that quantises the target so, on a GPU.
+    Raises:
+        ValueError: no model can be built of the configuration.
     """
-
-    name: str
-    itemsize: int
-    dtype: DTypeName
-    linear_itemsize: float | None = None
-    quantization: QuantizationName = "none"
-
-
-PRECISIONS: Final = (
-    Precision("float32", 4, "float32"),
-    Precision("bfloat16", 2, "bfloat16"),
-    Precision("int8", 2, "bfloat16", 1.0, "int8"),
-    Precision("int4", 2, "bfloat16", 0.5, "int4"),
-)
+    model = without_storage(build, config)
+    text = config.get_text_config()
+    kv_heads, head_dim = kv_shape(text)
+    return ModelSize(
+        weights=sum(weight.numel() for weight in model.parameters()),
+        layers=text.num_hidden_layers,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        linear=sum(module.weight.numel() for module in decoder_weights(model)),
+        states=state_numbers(config),
+        own_states=config.hidden_size if isinstance(config, FeatureDraftConfig) else 0,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What models would run on.
+def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """Build a model without storage for its weights.
 
-    Args:
-        free: bytes of memory that are free there.
-        quantises: bitsandbytes is installed.
+    Raises:
+        ValueError: no model can be built of the configuration.
     """
-
-    kind: Kind
-    free: int
-    quantises: bool = False
-
-    def ways(self) -> list[Precision]:
-        """Return the precisions that it can run, the one that is taken without being asked first."""
-        if self.kind == "cuda":
-            return [one for one in PRECISIONS if one.name != "float32"]
-        return [one for one in PRECISIONS if one.quantization == "none"]
+    try:
+        with torch.device("meta"):
+            return build(config)
+    except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Whether a preset fits a machine.
-
-    Args:
-        precision: the best that does, "" if none.
-        short: what is needed and what is free, where none does.
-        missing: the precision that would, and bitsandbytes, which is not installed for it.
-    """
-
-    precision: str
-    dtype: DTypeName = "auto"
-    quantization: QuantizationName = "none"
-    short: str = ""
-    missing: str = ""
+def state_numbers(draft: PretrainedConfig) -> int:
+    """Count the numbers of the target's states that are held of each of its columns for a draft that reads them."""
+    if not isinstance(draft, FeatureDraftConfig):
+        return 0
+    return len(draft.state_layers) * int(draft.target_hidden_size or draft.hidden_size)
 
 
 def free_bytes(device: torch.device, spread: bool) -> int:
     """Return the bytes free on a device; with ``spread`` those of all GPUs and of the machine together."""
-    import torch
-
     try:
         here = int(psutil.virtual_memory().available)
     except OSError:  # Linux without /proc: what the kernel could still reclaim is not counted
@@ -251,42 +193,29 @@ def free_bytes(device: torch.device, spread: bool) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else here
 
 
-def this_machine(device: str = "auto") -> Machine:
-    """Return the machine with its free memory, that of a GPU if there is one and ``device`` is not the CPU."""
-    import torch
+def check_memory(
+    name: str, needed: Estimate, device: torch.device, spread: bool, shorten: bool = False
+) -> tuple[Estimate, str]:
+    """Check that an estimate fits. Return it as it is taken, and a line with the memory needed and free.
 
-    kind: Kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-    free = free_bytes(torch.device(kind if device in ("auto", "cpu") else device), spread=False)
-    return Machine(kind, free, find_spec("bitsandbytes") is not None)
+    On a CPU packed weights are counted too, where they fit.
 
+    Args:
+        shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
 
-def preset_memory(preset: Preset, precision: Precision, context: int = ENOUGH) -> Estimate | None:
-    """Count the memory of a preset of the hub, with caches for ``context`` tokens; ``None`` for one that ships."""
-    if preset.shipped:
-        return None
-    draft = None if preset.draft is None else PUBLISHED[str(preset.draft)].size
-    target = PUBLISHED[str(preset.target)].size
-    return pair_memory(target, draft, context, precision.itemsize, precision.linear_itemsize)
-
-
-def download_bytes(preset: Preset) -> int:
-    """Count the bytes of a preset's weights on the hub, about; none of one that ships."""
-    models = () if preset.shipped else filter(None, (preset.target, preset.draft))
-    return sum(PUBLISHED[str(one)].download for one in models)
-
-
-def fit(preset: Preset, machine: Machine) -> Fit:
-    """Return the best precision in which a preset fits the machine's free memory, or why none does."""
-    if preset.shipped:
-        return Fit("float32")
-    short = ""
-    for precision in machine.ways():
-        needed = preset_memory(preset, precision)
-        assert needed is not None
-        if needed.total > machine.free:
-            short = f"needs {needed.total / GB:.1f} GB in {precision.name}, {machine.free / GB:.1f} are free"
-        elif precision.quantization != "none" and not machine.quantises:
-            return Fit("", short=short, missing=f"{precision.name}, with bitsandbytes")
-        else:
-            return Fit(precision.name, precision.dtype, precision.quantization)
-    return Fit("", short=short)
+    Raises:
+        ValueError: more is needed than is free.
+    """
+    free = free_bytes(device, spread)
+    if device.type == "cpu" and not spread:
+        needed = needed.with_packed(free)
+    where = "all devices" if spread else str(device)
+    line = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
+    if needed.total <= free:
+        return needed, line
+    room = needed.room(free)
+    if shorten and room >= ENOUGH:
+        line = f"{line}, which is enough for {room}: prompt and answer have as many at most"
+        return replace(needed, context=room), line
+    shorter = f"--context {room}, " if room >= SHORTEST else ""
+    raise ValueError(f"{line}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")

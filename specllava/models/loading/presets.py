@@ -59,6 +59,8 @@ class Preset:
             here.
         tree: options of decoding with which they measured; what a user asks for wins.
         fetched: how the target's directory comes to be, if it does not ship; one line.
+        download: GB of both models' files on the hub, about; 0 of one that ships.
+        memory: GB that it takes in bfloat16, with caches for 4,096 tokens.
     """
 
     target: Source
@@ -70,6 +72,8 @@ class Preset:
     measured: str = ""
     tree: Tree = field(default_factory=dict)
     fetched: str = ""
+    download: float = 0.0
+    memory: float = 0.0
 
     @property
     def shipped(self) -> bool:
@@ -106,7 +110,7 @@ def presets() -> dict[str, Preset]:
             licence="language model: Apache-2.0, by recipes.smol fetch",
             fetched=FETCH_SMOL,
         ),
-        "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf"),
+        "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf", download=14.1, memory=16.3),
         **_published(),
         **_same_family(),
     }
@@ -122,25 +126,28 @@ def _published() -> dict[str, Preset]:
     small = "llava-hf/llava-1.5-7b-hf"
     vicuna, llama = "lmsys/vicuna-7b-v1.3@refs/pr/4", "meta-llama/Llama-3.1-8B-Instruct"  # the former's safetensors
     pairs = (
-        ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD),
-        ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC),
-        ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), EAGLE),
+        ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD, 14.9, 16.9),
+        ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC, 15.0,
+         17.1),
+        ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), EAGLE, 14.9,
+         16.9),
         ("llava-1.6-vicuna-7b-vispec", "llava-hf/llava-v1.6-vicuna-7b-hf", "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf",
-         _figures("authors", "4.0", "2.58"), VISPEC),
+         _figures("authors", "4.0", "2.58"), VISPEC, 15.0, 17.1),
         ("qwen2.5-vl-7b-vispec", "Qwen/Qwen2.5-VL-7B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct",
-         _figures("authors", "3.2", "1.80"), VISPEC),
+         _figures("authors", "3.2", "1.80"), VISPEC, 18.4, 17.6),
         ("vicuna-7b-v1.3-eagle", vicuna, "yuhuili/EAGLE-Vicuna-7B-v1.3", _figures("authors", "4.7", "3.39"),
-         EAGLE_TEXT),
+         EAGLE_TEXT, 14.2, 16.2),
         ("llama-3.1-8b-eagle3", llama, "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", _figures("authors", "6.2", "4.44"),
-         EAGLE_TEXT),
-        ("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", _figures("authors", "2.0", "1.70"), BY_FILES),
+         EAGLE_TEXT, 16.9, 17.6),
+        ("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", _figures("authors", "2.0", "1.70"), BY_FILES,
+         17.2, 17.9),
     )  # fmt: skip
     return {
         name: Preset(
             target, draft, reading=kind.reading, licence=LICENCES.get(draft, LICENCE_UNKNOWN), measured=measured,
-            tree=kind.tree,
+            tree=kind.tree, download=download, memory=memory,
         )
-        for name, target, draft, measured, kind in pairs
+        for name, target, draft, measured, kind, download, memory in pairs
     }  # fmt: skip
 
 
@@ -150,16 +157,16 @@ def _figures(who: str, tokens: str, speed: str) -> str:
 
 def _same_family() -> dict[str, Preset]:
     """Return pairs of one family's small and large models; no figures of theirs are known."""
-    pairs = (  # name, model type, target, draft
-        ("smolvlm2-2.2b-256m", "smolvlm", "SmolVLM2-2.2B-Instruct", "SmolVLM2-256M-Video-Instruct"),
-        ("smollm2-1.7b-135m", "smollm2", "SmolLM2-1.7B-Instruct", "SmolLM2-135M-Instruct"),
+    pairs = (  # name, model type, target, draft, GB
+        ("smolvlm2-2.2b-256m", "smolvlm", "SmolVLM2-2.2B-Instruct", "SmolVLM2-256M-Video-Instruct", 10.0, 5.9),
+        ("smollm2-1.7b-135m", "smollm2", "SmolLM2-1.7B-Instruct", "SmolLM2-135M-Instruct", 3.7, 4.6),
     )
     return {
         name: Preset(
             f"HuggingFaceTB/{target}", f"HuggingFaceTB/{draft}", licence="weights: Apache-2.0", measured=NO_FIGURES,
-            family=family,
+            family=family, download=download, memory=memory,
         )
-        for name, family, target, draft in pairs
+        for name, family, target, draft, download, memory in pairs
     }  # fmt: skip
 
 
