@@ -18,7 +18,7 @@ from recipes.toy.__main__ import Render
 from recipes.toy.__main__ import main as toy
 from recipes.toy.scene import HELD_OUT
 from specllava.bench import rounds
-from specllava.cli import bench, comparison, options
+from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.core.config import RULES, DecodingConfig
@@ -247,7 +247,7 @@ def test_commands_that_load_say_so_before_they_import_torch(picture):
         """
 import sys
 from recipes.toy.__main__ import main as toy
-from specllava.cli import bench, comparison, options
+from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli import options
 def tell(line):
@@ -345,7 +345,6 @@ NOTICED = {  # commands, and how often they report a draft that is never right
     f"generate {ASKED}": 1,
     f"generate {ASKED} --drafter none": 0,
     f"compare {ASKED}": 1,
-    f"compare {ASKED} --a=--rule=chain --b=--drafter=prompt-lookup": 1,
     "bench --prompts 1 --rounds 1 --lanes chain topk": 1,
 }
 
@@ -354,7 +353,7 @@ NOTICED = {  # commands, and how often they report a draft that is never right
 @pytest.mark.parametrize("command", NOTICED)
 def test_a_draft_that_is_never_right_is_reported_beside_the_answer(command, kind, capsys, monkeypatch):
     monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
-    for module in (options, comparison, bench):
+    for module in (options, bench):
         monkeypatch.setattr(module, "load_pair", lambda chosen: models.pair(kind))
     assert main([*command.split(), "--max-new-tokens", "60"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "the target hardly accepts what bad" in line]

@@ -144,7 +144,7 @@ def test_weights_of_swapped_names_are_one_line(cli: ForkedCli, target: Path, usu
 
 
 def ask(cli: ForkedCli, data: Path) -> Ended:
-    return cli("compare", "--data", data, "--b", "--rule chain", "--max-new-tokens", 3)
+    return cli("bench", "--data", data, "--prompts", 1, "--rounds", 1, "--max-new-tokens", 3)
 
 
 @pytest.mark.parametrize(("suffix", "opened"), [(".json", "["), (".jsonl", '{"a":'), (".jsonl", "[")])
@@ -158,4 +158,4 @@ def test_a_file_of_nested_rows_is_refused(cli: ForkedCli, usual: float, tmp_path
 def test_a_row_with_a_prompt_of_many_megabytes_is_not_tokenised(cli: ForkedCli, usual: float, tmp_path: Path):
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps({"prompt": "why? " * 6_000_000}))
-    check_refused(ask(cli, data), usual, "30,000,000 characters of prompt do not fit the context of 1024 tokens")
+    check_refused(ask(cli, data), usual, "29,999,999 characters of prompt do not fit the context of 1024 tokens")

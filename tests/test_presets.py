@@ -17,7 +17,6 @@ from support.feature_checkpoints import LAYOUTS
 from test_bad_input import complaint
 from test_draft_export import HIDDEN, LAYERS
 
-from specllava.cli.comparison import SideOptions, load_sides
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.core.config import DecodingConfig
@@ -98,16 +97,6 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
 )
 def test_what_a_preset_knows_is_of_its_own_draft_and_of_no_other(draft, asked, expected) -> None:
     assert Preset("target", "own", reading=DraftReading("msd", (0, 1, 2))).chosen(draft, asked) == expected
-
-
-def test_two_presets_of_one_target_load_it_once_and_each_its_own_format() -> None:
-    """A comparison of drafts handed the format of neither side on."""
-    sides = [SideOptions(PairOptions(preset=name, device="cpu"), SHORT) for name in (EAGLE, MSD)]
-    one, other = (side.pair for side in load_sides(*sides))
-    assert one.target is other.target and (kind(one), kind(other)) == ("eagle", "msd")
-    plain = SideOptions(PairOptions(preset=MSD, device="cpu", draft_format="eagle"), SHORT)
-    one, other = (side.pair for side in load_sides(sides[1], plain))
-    assert one.target is other.target and (kind(one), kind(other)) == ("msd", "eagle")
 
 
 def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:

@@ -117,7 +117,7 @@ def test_a_greedy_sampler_takes_the_likeliest_tokens_whoever_computes_them(dtype
     assert sampler.reduction(logits).tolist() == [[token, 1.0] for token in likeliest]
     assert [sampler.first_token(row) for row in logits] == likeliest
     assert sampler.verify(tree, logits) == (verify_greedy(tree, likeliest), None)
-    assert sampler.verify(tree, logits, numbers=[[5, 1.0]] * len(tree))[0].bonus_token == 5
+    assert sampler.verify(tree, logits, reduced=[[5, 1.0]] * len(tree))[0].bonus_token == 5
     assert chance.last == 0.0
     for bad in (torch.nan, torch.inf):
         logits[3, 7] = bad

@@ -13,9 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from specllava.core.playable import Playable
-from specllava.core.race_file import NamedTrace
+from specllava.core.race_file import NamedTrace, side_names
 from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Race
-from specllava.findings.comparison import side_names
 from specllava.models.media.images import open_image
 from visual.player.bounds import check_lane
 from visual.player.encoding import data_address
@@ -65,7 +64,7 @@ def _frames(race: Race, picture: str | None) -> list[str]:
     recorded = Recorded("race", None, alone, together)
     if race.keys() >= {*SIDES}:
         one, two = (race[side] for side in SIDES)
-        names = side_names(one.config, two.config, one.setting, two.setting)
+        names = side_names(one, two)
         recorded = replace(recorded, a=NamedTrace(names[0], one), b=NamedTrace(names[1], two))
     elif alone is None and together is None:
         raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}, or A and B: this has {[*race] or 'no lane'}")

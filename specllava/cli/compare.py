@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from specllava.cli.comparison import ComparisonOptions, run_comparison
 from specllava.cli.options import AnswerOptions, picture_beside, report_unused_draft, write_json
 from specllava.core.files import write_whole
 from specllava.core.question import with_system
@@ -21,29 +20,16 @@ DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's dis
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(AnswerOptions):
-    """Answer with and without speculation, or in two ways A and B, and say whether the answers are the same."""
+    """Answer with and without speculation, and say whether the answers are the same."""
 
-    prompt: str | None = None
+    prompt: str
     """The question."""
 
-    against: ComparisonOptions = field(default_factory=ComparisonOptions)
-
     def run(self, console: Console) -> None:
-        if self.against.chosen:
-            if len(self.image) > 1:
-                raise ValueError("A and B are compared on one picture a question: leave --a and --b out, or use bench")
-            run_comparison(console, self, self.against, self.only_image, self.prompt)
-        elif self.prompt is None:
-            raise ValueError("compare needs --prompt, with --image if about one, or --data, or --scenes")
-        else:
-            self._compare(console, self.prompt)
-
-    def _compare(self, console: Console, prompt: str) -> None:
-        """Compare speculation with the target alone on one question."""
         from specllava.core.metrics import compare, speedup, summarise
 
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
-        traces = pair.compare(media, with_system(prompt, self.system), decoding)
+        traces = pair.compare(media, with_system(self.prompt, self.system), decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):

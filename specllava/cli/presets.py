@@ -26,8 +26,10 @@ class Presets:
     """Print the table of docs/models.md instead, which holds for every machine."""
 
     def run(self, console: Console) -> None:
-        for line in markdown_table() if self.markdown else [*listing(_free()), "", *NOTES]:
+        for line in markdown_table() if self.markdown else [*listing(_free()), ""]:
             print_line(console, line)
+        for note in () if self.markdown else NOTES:
+            console.print(note, markup=False, highlight=False)
 
 
 def listing(free: float) -> list[str]:

@@ -85,8 +85,7 @@ class Join:
 
     def run(self, console: Console) -> None:
         from specllava.core.metrics import compare
-        from specllava.core.race_file import NamedTrace, comparison_json
-        from specllava.findings.comparison import side_names
+        from specllava.core.race_file import NamedTrace, comparison_json, side_names
         from visual.player.recorded import read_recorded, recorded_race
 
         check_outputs(output=self.output)
@@ -94,7 +93,7 @@ class Join:
         if any(race.later for race in races):
             raise ValueError("a dialogue has several prompts, and two sides answer one: join races")
         one, two = (race.lead for race in races)
-        names = side_names(one.config, two.config, one.setting, two.setting)
+        names = side_names(one, two)
         sides = NamedTrace(self.a or names[0], one), NamedTrace(self.b or names[1], two)
         alone = next((race.target_only for race in races if race.target_only not in (None, race.lead)), None)
         image = next((race.image for race in races if race.image is not None), None)

@@ -196,11 +196,11 @@ class DecodingConfig:
         return max(self.depth * self.width, self.nodes)
 
     def target_slots(self, length: int) -> int:
-        """Count columns of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
+        """Count slots of the target's KV cache for ``length`` tokens of prompt and answer and the largest tree."""
         return length + self.nodes + 1
 
     def draft_slots(self, length: int) -> int:
-        """Count columns of a draft's KV cache, which holds every expanded node until the target has verified."""
+        """Count slots of a draft's KV cache, which holds every expanded node until the target has verified."""
         return self.target_slots(length) + self.max_expanded_nodes
 
     @model_validator(mode="after")

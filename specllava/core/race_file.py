@@ -7,15 +7,14 @@ A dialogue is one document of several races, one for each turn.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Final
+from dataclasses import dataclass, fields
+from typing import Final
 
-from specllava.core.trace import DecodeTrace
+from specllava.core.config import DecodingConfig
+from specllava.core.trace import MAX_NAME, DecodeTrace
 
-ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)  # the earliest of the format: the same races give the same bytes
+SETTING: Final = ("target", "draft", "dtype", "device")  # with options, what may set two sides apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,19 @@ def dialogue_json(races: Iterable[str]) -> str:
     return '{"dialogue":[' + ",".join(race.strip() for race in races) + "]}\n"
 
 
-def write_zip(goal: Path | IO[bytes], files: Iterable[tuple[str, str | bytes]]) -> None:
-    """Write race files, and pictures that lie beside them, as one zip archive; each is its name and what it holds."""
-    with zipfile.ZipFile(goal, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files:
-            entry = zipfile.ZipInfo(name, ZIP_TIME)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+def side_names(a: DecodeTrace, b: DecodeTrace) -> tuple[str, str]:
+    """Name two sides by what sets them apart, such as ``rule chain, depth 6``; ``A`` and ``B`` if nothing does."""
+    setting = [(name, getattr(a.setting, name), getattr(b.setting, name)) for name in SETTING]
+    options = [(one.name, getattr(a.config, one.name), getattr(b.config, one.name)) for one in fields(DecodingConfig)]
+    apart = [(name, one, two) for name, one, two in (*setting, *options) if one != two]
+    if not apart:
+        return "A", "B"
+    return _name((name, one) for name, one, _ in apart), _name((name, two) for name, _, two in apart)
+
+
+def _name(options: Iterable[tuple[str, object]]) -> str:
+    text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options)
+    return "".join(character for character in text if character.isprintable())[:MAX_NAME]
 
 
 def _lane(trace: DecodeTrace | None) -> str | None:

@@ -72,7 +72,7 @@ class Verification(Record):
 
     @property
     def path(self) -> tuple[int, ...]:
-        """The accepted branch, the root included: the columns that both caches keep."""
+        """The accepted branch, the root included: the slots that both caches keep."""
         return (0, *self.accepted)
 
 

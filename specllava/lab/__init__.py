@@ -6,19 +6,17 @@ new finding, the last one comes again. Findings are records of ``findings``, whi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from PIL import Image
 
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.question import Messages, Question
+from specllava.core.question import Messages
 from specllava.core.trace import DecodeTrace
 from specllava.findings.ablation import Ablation
-from specllava.findings.comparison import PairedComparison
 from specllava.findings.sweep import Sweep
 from specllava.lab.ablation import Variant, ablate, with_tree_comparisons
-from specllava.lab.comparison import Side, compare_questions
 from specllava.lab.grounding import blank_picture, ground, replace_each
 from specllava.lab.run import run_lane
 from specllava.lab.sweep import compare_drafters, sweep, sweep_values
@@ -116,22 +114,6 @@ class Lab:
         pairs = {"before distillation": self.pair.undistilled(), "after distillation": self.pair}
         variants = [Variant(name, pair, prompt) for name, pair in pairs.items()]
         return _ablate_closely(variants, chosen)
-
-    def compare(
-        self,
-        questions: Iterable[Question],
-        count: int,
-        a: DecodingConfig,
-        b: DecodingConfig,
-        other: Lab | None = None,
-    ) -> Generator[PairedComparison]:
-        """Compare two configurations on ``count`` questions; their guesses may be drawn, but then tokens may
-        differ.
-
-        Args:
-            other: lab of B's pair, where that is not A's.
-        """
-        return compare_questions(questions, count, Side(self.pair, a), Side((other or self).pair, b))
 
 
 def _ablate_closely(variants: Sequence[Variant], config: DecodingConfig) -> Generator[Ablation]:

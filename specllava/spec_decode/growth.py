@@ -119,7 +119,7 @@ class GrowthLimits:
 
     Args:
         nodes: drafted tokens that the target verifies.
-        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has columns.
+        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has slots.
     """
 
     depth: int

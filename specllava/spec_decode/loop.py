@@ -265,14 +265,14 @@ class Request:
         logits = processing.of_tree(tree, output.logits) if processing else output.logits
         if draft_probs is not None and len(tree) < len(draft_probs):
             draft_probs = draft_probs[list(self._drafter_ids)]
-        verification, probs = self._sampler.verify(tree, logits, draft_probs, recorder, output.numbers)
+        verification, probs = self._sampler.verify(tree, logits, draft_probs, recorder, output.reduced)
         verified = self._now()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         states = self._engine.commit(base, path)
         self.drafter.commit([self._drafter_ids[node] for node in path], states)
         kept = self._now()
-        processing.check(output.logits, "target", output.numbers)  # an overflow or a damaged row may come late
+        processing.check(output.logits, "target", output.reduced)  # an overflow or a damaged row may come late
         self._tree = None
         return StepTrace(
             tree=tree,
