@@ -31,7 +31,7 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from specllava.bench.lanes import bench_lanes
+from specllava.bench.measure import bench_lanes
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import Bin, reliability
 from specllava.core.trace import DecodeTrace

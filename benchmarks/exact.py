@@ -22,9 +22,8 @@ from tqdm.auto import tqdm
 
 from benchmarks.identity import Case, Runner, cases
 from benchmarks.shared.command import run_command, show_table
-from specllava.bench.data_dialogues import data_dialogues
-from specllava.bench.dialogue import prompts_of
-from specllava.bench.lanes import bench_lanes
+from specllava.bench.dialogues import data_dialogues, prompts_of
+from specllava.bench.measure import bench_lanes
 from specllava.cli.options import write_json
 from specllava.core.config import RULES, DecodingConfig
 from specllava.core.scenes import SCENES

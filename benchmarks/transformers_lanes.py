@@ -24,8 +24,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from benchmarks.shared.command import run_command
-from specllava.bench.lanes import REFERENCE, Runner, runners_of
-from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.bench.measure import REFERENCE, Runner, TimedRun, TimedStep, runners_of
 from specllava.cli.bench import Bench
 from specllava.cli.options import typed_options
 from specllava.core.config import DecodingConfig
@@ -275,7 +274,7 @@ def _tower_seconds(model: PreTrainedModel, device: torch.device) -> Iterator[lis
 def runners_with_transformers(
     pair: Pair, config: DecodingConfig, only: Sequence[str] = (), tree: Tree | None = None
 ) -> dict[str, Runner]:
-    """Return the runners of :func:`specllava.bench.lanes.runners_of`, and those of ``transformers``.
+    """Return the runners of :func:`specllava.bench.measure.runners_of`, and those of ``transformers``.
 
     Raises:
         ValueError: as there.

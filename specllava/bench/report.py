@@ -1,4 +1,4 @@
-"""Results of a benchmark's lanes: totals, ratios of totals and their intervals.
+"""Report of a benchmark: totals, ratios of totals with their intervals, and tables for a terminal.
 
 Ratios are total over total, never a mean of ratios; intervals are of the bootstrap over dialogues.
 """
@@ -6,18 +6,24 @@ Ratios are total over total, never a mean of ratios; intervals are of the bootst
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from specllava.bench.measured import Measured
-from specllava.bench.timed_run import TimedRun
+from rich.box import SIMPLE
+from rich.table import Table
+
+from specllava.bench.measure import Measured, TimedRun, differences
 from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
 from specllava.core.trace import TARGET_ONLY
 from specllava.findings.bootstrap import Part, Ratio, pooled_ratio
 
-TOKEN_FIELDS: Final = ("runs", "tokens", "mismatches", "ties", "margins")  # of a report about tokens alone
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
+Row = dict[str, Any]
+SPEED_HEADS: Final = ("lane", "τ", "ms/token", "speed-up", "95 %", "differ", "ties")
+TIME_HEADS: Final = (
+    "lane", "vision\nms", "prefill\nms", "wall\nms/token", "wall\nspeed-up", "effi-\nciency"
+)  # fmt: skip
 
 
 def totals_of(runs: Sequence[TimedRun]) -> RunTotals:
@@ -135,7 +141,7 @@ def results_of(measured: Measured, category: str | None = None) -> dict[str, Lan
     numbers = [round_ * total + n for round_ in range(measured.rounds) for n in chosen]
     runs = {name: [own[number] for number in numbers] for name, own in measured.runs.items()}
     number_of = {prompt: number for number, prompt in enumerate(chosen)}
-    margins = {(number_of[p], at): margin for p, at, margin in measured.margins if p in number_of}
+    margins = {(number_of[p], at): margin for (p, at), margin in measured.margins.items() if p in number_of}
     return pool(runs, [measured.prompts[n].dialogue for n in chosen], margins, fastest_alone(measured))
 
 
@@ -150,55 +156,30 @@ def category_results(measured: Measured) -> dict[str, dict[str, LaneResult]]:
 
 
 def report_of(
-    measured: Measured,
-    results: Mapping[str, LaneResult],
-    categories: Mapping[str, Mapping[str, LaneResult]],
-    tokens_alone: bool = False,
+    measured: Measured, results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
 ) -> dict[str, Any]:
-    """Return the report.
-
-    Args:
-        tokens_alone: leave out times.
-    """
-
-    def rows(lanes: Mapping[str, LaneResult]) -> dict[str, Any]:
-        found = {name: lane.as_json() for name, lane in lanes.items()}
-        if tokens_alone:
-            return {name: {key: row[key] for key in TOKEN_FIELDS} for name, row in found.items()}
-        return found
-
-    report: dict[str, Any] = {
-        "lanes": rows(results),
-        "categories": {name: rows(own) for name, own in categories.items()},
-        "data": measured.data,
+    """Return the report of ``bench --json``."""
+    return {
+        "lanes": {name: lane.as_json() for name, lane in results.items()},
+        "categories": {
+            category: {name: lane.as_json() for name, lane in own.items()} for category, own in categories.items()
+        },
+        "data": measured.plan.data,
         "prompts": len(measured.prompts),
         "rounds": measured.rounds,
-        "seed": measured.seed,
+        "seed": measured.plan.seed,
         "setting": asdict(measured.setting),
         "config": asdict(measured.config),
         "machine": measured.machine,
+        "reference": fastest_alone(measured),
+        "warm_up": asdict(measured.warm_up),
     }
-    if not tokens_alone:
-        report |= {"reference": fastest_alone(measured), "warm_up": asdict(measured.warm_up)}
-    return report
 
 
 def fastest_alone(measured: Measured) -> str:
     """Return the name of the fastest lane of the target alone, prompts apart."""
-    totals = {name: totals_of(measured.runs[name]) for name in measured.alone if name in measured.runs}
+    totals = {name: totals_of(measured.runs[name]) for name in measured.plan.alone if name in measured.runs}
     return min(totals, key=lambda name: totals[name].seconds_per_token)
-
-
-def differences(
-    reference: Sequence[TimedRun], runs: Sequence[TimedRun], prompts: int
-) -> Iterator[tuple[int, int]]:
-    """Yield prompt and position of the first difference of every run from the reference's first on its prompt."""
-    for number, run in enumerate(runs):
-        ours, theirs = reference[number % prompts].token_ids, run.token_ids
-        if ours != theirs:
-            shared = zip(ours, theirs, strict=False)
-            position = next((position for position, (one, other) in enumerate(shared) if one != other), None)
-            yield number % prompts, min(len(ours), len(theirs)) if position is None else position
 
 
 def _decoding(run: TimedRun) -> Part:
@@ -231,3 +212,57 @@ def _number(value: float) -> float | None:
 
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
+
+
+def tables_of(
+    title: str, results: Mapping[str, LaneResult], categories: Mapping[str, Mapping[str, LaneResult]]
+) -> list[Table]:
+    """Return the tables for a terminal: speed, times, and speed-ups by category if there are several."""
+    rows = {name: lane.as_json() for name, lane in results.items()}
+    tables = [
+        _table(SPEED_HEADS, [_speed_row(name, row) for name, row in rows.items()], title),
+        _table(TIME_HEADS, [_time_row(name, row) for name, row in rows.items()]),
+    ]
+    if len(categories) > 1:
+        speedups = {name: [own[name].as_json()["speedup"] for own in categories.values()] for name in results}
+        tables.append(_table(("speed-up", *categories), [(name, *map(_figure, own)) for name, own in speedups.items()]))
+    return tables
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    table = Table(box=SIMPLE, padding=0, title=title)
+    for head in heads:
+        table.add_column(head, no_wrap=True)  # a heading that is cut off cannot be read
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _speed_row(name: str, row: Row) -> tuple[str, ...]:
+    figures = (_figure(row["tau"]), _figure(row["ms_per_token"]), _figure(row["speedup"]))
+    return (name, *figures, _range(row["interval"]), str(row["mismatches"]), str(row["ties"]))
+
+
+def _time_row(name: str, row: Row) -> tuple[str, ...]:
+    times = (_figure(row["ms_vision"], 1), _figure(row["ms_prefill"], 1), _figure(row["ms_per_token_wall"]))
+    return (name, *times, _figure(row["speedup_end_to_end"]), _figure(row["efficiency"]))
+
+
+def notes_of(measured: Measured, fastest: str) -> list[str]:
+    """Return notes to the tables, one line each."""
+    warm, machine = measured.warm_up, measured.machine
+    lines = [f"speed-ups are over {fastest}, the fastest lane of the target alone", f"order seed {measured.plan.seed}"]
+    if warm.rounds:
+        ended = "agreed" if warm.agreed else "did not agree, the machine is busy or its clock changes:"
+        change = "" if warm.change is None else f" {100 * warm.change:.1f} % apart"
+        lines.append(f"warm-up: {warm.rounds} rounds {ended}{change} (within {100 * warm.within:g} %)")
+    lines.append(str(machine.get("gpu") or machine.get("cpu")))
+    return lines
+
+
+def _figure(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _range(ends: Sequence[float] | None) -> str:
+    return "–" if ends is None else f"{ends[0]:.2f}–{ends[1]:.2f}"
