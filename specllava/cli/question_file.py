@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specllava.core.question import Question
-from specllava.distill.rows import UnusableRowError, check_picture, parse_question, parsed_rows
+from specllava.distill.rows import UnusableRowError, check_picture, parse_conversation, parsed_rows
 
 MAX_QUESTIONS: Final = 1_000
 
@@ -43,7 +43,7 @@ def _question(raw: Any, folder: Path) -> Question:
     if isinstance(raw, dict) and "conversations" not in raw:
         text, names = _simple(raw)
     else:
-        text, names = parse_question(raw)
+        (text, *_), names = parse_conversation(raw)
     if not text.strip():
         raise UnusableRowError("an empty question")
     if len(names) > 1:
