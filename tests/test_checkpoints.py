@@ -16,7 +16,7 @@ from support.family_proofs import check_generate, check_rest, said
 
 from specllava.chat import Chat
 from specllava.core.config import DecodingConfig
-from specllava.distill.make_draft import import_draft, init_draft
+from specllava.distill.new_draft import init_draft
 from specllava.models.drafts.draft_classes import VisionSource
 from specllava.models.loading.load_options import DTypeName
 from specllava.pair import Pair
@@ -44,7 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         init_draft(root / f"{family}, speaker", target, root / f"{family} init")
         init_draft(root / f"{family}, speaker", target, root / f"{family} blind", text_only=True)
         for tower in ("same tower", "own tower"):
-            import_draft(root / f"{family}, {tower}", target, root / f"{family} {tower}")
+            init_draft(root / f"{family}, {tower}", target, root / f"{family} {tower}")
     return root
 
 

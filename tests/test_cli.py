@@ -264,12 +264,11 @@ for words in sys.argv[1:]:
         f"compare --image {picture} --prompt hi --target some/where",
         "bench",
         "distill --target a/b --draft c --data d --images e --output f",
-        "draft init --llm a/b --target c/d --output f",
-        "draft import --source a/b --target c/d --output f",
+        "draft init --source a/b --target c/d --output f",
         "evaluate",
         "record --output f",
     ).splitlines()
-    names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "a/b and c/d", "toy", "toy")
+    names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "toy", "toy")
     assert said == [f"loading {name}: torch and transformers first, then the weights True" for name in names]
 
 

@@ -15,7 +15,7 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
-from specllava.distill.export_draft import export_draft
+from specllava.distill.export import export_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.feature_checkpoint import load_feature_draft, read_feature_draft
@@ -235,7 +235,7 @@ def test_a_full_disk_leaves_nothing_behind(root: Path, tmp_path: Path, monkeypat
 
     draft = written(tmp_path / "draft", **EAGLE3)
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr("specllava.distill.export_draft.save_file", full)
+    monkeypatch.setattr("specllava.distill.export.save_file", full)
     with pytest.raises(OSError, match=r"out cannot be written: .*No space left"):
         export_draft(draft, root / "target", tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before

@@ -14,7 +14,7 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
-from specllava.distill.make_draft import import_draft, init_draft, same
+from specllava.distill.new_draft import init_draft, same
 from specllava.models.checkpoints.tokens import resize_vocabulary
 from specllava.pair import Pair
 
@@ -81,7 +81,7 @@ def test_a_seed_makes_the_same_projector_again_and_another_seed_another(root: Pa
 
 def test_a_text_only_draft_is_a_plain_llama_with_the_targets_tokenizer(root: Path, tmp_path: Path):
     made = init_draft(root / "llama", root / "target", tmp_path / "blind", text_only=True)
-    assert (made.vision, config_of(made.directory)["architectures"]) == ("none", ["LlamaForCausalLM"])
+    assert config_of(made.directory)["architectures"] == ["LlamaForCausalLM"]
     assert not [name for name in weights_of(made.directory) if "projector" in name]
     assert Pair.load(root / "target", made.directory, name="x", device="cpu").draft_vision == "none"
 
@@ -92,13 +92,12 @@ def test_init_for_a_llava_next_has_a_newline_of_its_own(root: Path, tmp_path: Pa
     assert weights_of(tmp_path / "draft")["image_newline"].shape == (32,)
 
 
-# ----------------------------------------------------------------------------------------------- import
+# ------------------------------------------------------------------------------------------ of a LLaVA
 
 
 @pytest.mark.parametrize(("source", "vision"), [("same", "shared"), ("rounded", "shared"), ("other", "own")])
 def test_import_drops_the_targets_tower_and_keeps_another_one(root: Path, tmp_path: Path, source: str, vision: str):
-    made = import_draft(root / source, root / "target", tmp_path / "draft")
-    assert made.vision == vision
+    made = init_draft(root / source, root / "target", tmp_path / "draft")
     ours, theirs = weights_of(made.directory), weights_of(root / source)
     kept = {name for name in theirs if vision == "own" or "vision_tower" not in name}
     assert {name.replace("vision_model.", "") for name in ours} == {n.replace("vision_model.", "") for n in kept}
@@ -124,7 +123,7 @@ def test_import_keeps_a_tower_of_another_kind_and_says_why(
 
     from specllava.pair import Pair
 
-    made = import_draft(root / source, root / target, tmp_path / "draft")
+    made = init_draft(root / source, root / target, tmp_path / "draft")
     assert made.notes == (f"the tower is kept, so each picture is encoded twice: {why}",)
     pair = Pair.load(root / target, made.directory, device="cpu", dtype="float64")
     question = checkpoints.messages(3)
@@ -187,27 +186,22 @@ def test_a_draft_with_another_image_token_is_refused(root: Path, tmp_path: Path)
     config["image_token_index"] = 5
     checkpoints.write(other / "config.json", config)
     line = complaint(lambda: Pair.load(root / "target", other, name="x", device="cpu"))
-    assert line == f"the draft's image token is 5, the target's {checkpoints.IMAGE_ID}: run \"specllava draft import\""
+    assert line == f"the draft's image token is 5, the target's {checkpoints.IMAGE_ID}: run \"specllava draft init\""
 
 
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (
-            ["init", "--llm", "same"],
-            "same is a llava: a draft is made of a plain llama, mistral, qwen2, qwen3, gemma3_text or phi3"
-            " (draft import takes it)",
-        ),
-        (["import", "--source", "llama"], 'llama is a llama, no LLaVA: of a language model "draft init" makes one'),
-        (["import", "--source", "draft"], "draft has no tower, so it is a draft already: name it with --draft"),
-        (["init", "--llm", "nowhere"], "no model at nowhere: a directory with config.json is expected"),
+        (["--source", "draft"], "draft has no tower, so it is a draft already: name it with --draft"),
+        (["--source", "same", "--text-only"], "same sees, and --text-only is for language models: leave it out"),
+        (["--source", "nowhere"], "no model at nowhere: a directory with config.json is expected"),
     ],
 )
 def test_what_no_draft_can_be_made_of_costs_one_line(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, command: list[str], line: str
 ):
     monkeypatch.chdir(root)
-    assert main(["draft", *command, "--target", "target", "--output", str(tmp_path / "made")]) == 1
+    assert main(["draft", "init", *command, "--target", "target", "--output", str(tmp_path / "made")]) == 1
     loading, told = capsys.readouterr().err.splitlines()
     assert loading.startswith("loading ") and told == f"specllava: {line}"
     assert not (tmp_path / "made").exists()
@@ -215,17 +209,18 @@ def test_what_no_draft_can_be_made_of_costs_one_line(
 
 def test_an_output_that_exists_is_left_alone(root: Path, capsys):
     before = sorted(file.name for file in (root / "draft").iterdir())
-    for command in (["init", "--llm", str(root / "llama")], ["import", "--source", str(root / "same")]):
-        assert main(["draft", *command, "--target", str(root / "target"), "--output", str(root / "draft")]) == 1
+    into = ["--target", str(root / "target"), "--output", str(root / "draft")]
+    for source in ("llama", "same"):
+        assert main(["draft", "init", "--source", str(root / source), *into]) == 1
         assert "exists already: name another --output, or remove it" in capsys.readouterr().err
     assert sorted(file.name for file in (root / "draft").iterdir()) == before
 
 
 def test_the_commands_say_what_they_made(root: Path, tmp_path: Path, capsys):
     into = ["--target", str(root / "target"), "--output"]
-    assert main(["draft", "init", "--llm", str(root / "llama"), *into, str(tmp_path / "a")]) == 0
+    assert main(["draft", "init", "--source", str(root / "llama"), *into, str(tmp_path / "a")]) == 0
     said = capsys.readouterr().out
     assert f"vocabulary {WORDS} of llama, {PADDED} of target: {PADDED - WORDS} rows added" in said
     assert "distil the draft before use" in said and "0.04 million parameters" in said
-    assert main(["draft", "import", "--source", str(root / "other"), *into, str(tmp_path / "b")]) == 0
+    assert main(["draft", "init", "--source", str(root / "other"), *into, str(tmp_path / "b")]) == 0
     assert "the tower is kept, so each picture is encoded twice" in capsys.readouterr().out

@@ -34,7 +34,7 @@ from test_bad_input import complaint
 from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from specllava.distill.make_draft import import_draft, init_draft
+from specllava.distill.new_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.loading.load_options import DTypeName
 from specllava.models.loading.memory import size_of
@@ -274,9 +274,9 @@ def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path):
     llava = checkpoints.write_llava(tmp_path / "llava")
     line = complaint(lambda: init_draft(llama, made("gemma3"), tmp_path / "made"))
     assert line.startswith("the tokenizers of llama and gemma3 differ in ")
-    line = complaint(lambda: import_draft(llava, made("gemma3"), tmp_path / "made"))
-    assert line == "no draft reads a gemma3's tower, as those of llava and llava_next do: use draft init"
-    line = complaint(lambda: import_draft(made("smolvlm"), llava, tmp_path / "made"))
+    line = complaint(lambda: init_draft(llava, made("gemma3"), tmp_path / "made"))
+    assert line == "no draft reads a gemma3's tower, as those of llava and llava_next do: make one of a language model"
+    line = complaint(lambda: init_draft(made("smolvlm"), llava, tmp_path / "made"))
     assert line == "smolvlm is a smolvlm, which drafts as it is: name it with --draft"
 
 

@@ -18,7 +18,7 @@ from test_bad_input import complaint
 from specllava.chat import Chat
 from specllava.core.config import RULES, DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.distill.initial_draft import check_teachable
+from specllava.distill.new_draft import check_teachable
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.feature_checkpoint import is_feature_draft, sizes_of
 from specllava.pair import Pair

@@ -16,7 +16,7 @@ from test_bad_input import complaint
 from torch import Tensor
 
 from specllava.cli.main import main
-from specllava.distill.export_draft import export_draft
+from specllava.distill.export import export_draft
 from specllava.pair import Pair
 
 Weights = dict[str, Tensor]

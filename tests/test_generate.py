@@ -370,7 +370,7 @@ def test_tokens_are_those_of_generate(made, loaded, family: str):
 
 def test_a_draft_of_words_alone_and_one_that_cuts_pictures_in_other_ways(made, loaded, llava, tmp_path):
     inputs, words, text = family_proofs.own_inputs(llava, 3), checkpoints.write_llama(tmp_path / "w"), tmp_path / "t"
-    told = ["--llm", str(words), "--target", str(made("llava")), "--output", str(text), "--text-only"]
+    told = ["--source", str(words), "--target", str(made("llava")), "--output", str(text), "--text-only"]
     assert main(["draft", "init", *told]) == 0
     for draft in (text, AutoModelForCausalLM.from_pretrained(text, dtype=torch.float32), llava.target):
         assert speculated(llava.target, inputs, draft) == new_tokens(llava.target, inputs)

@@ -20,7 +20,7 @@ from specllava.chat import Chat
 from specllava.cli.main import main
 from specllava.cli.options import with_fallback_drafter
 from specllava.core.config import DecodingConfig
-from specllava.distill.make_draft import init_draft
+from specllava.distill.new_draft import init_draft
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.checkpoints.checkpoint_files import INDEX
 from specllava.models.checkpoints.language_model import LANGUAGE_MODELS

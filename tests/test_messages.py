@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from support import checkpoints, models
 from support.chats import SHORT
+from support.distilling import LLAVA_HF
 from support.family_kinds import KINDS
 from support.text_models import CHATML, GEMMA, INST, LLAMA3, PHI3
 from test_bad_input import complaint
-from test_distill_data import LLAVA_HF
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat

@@ -12,21 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints, families, family_configs, family_drafts
+from support import families, family_configs, family_drafts
 from support.amount import sample
 from support.distilling import arguments
 from support.family_kinds import FAMILIES, FamilyName
 from test_bad_input import complaint
 
 from specllava.cli.main import main
-from specllava.distill.batches import RowBatches
-from specllava.distill.chats import ChatEncoder
 from specllava.distill.config import FeatureObjective, Objective
-from specllava.distill.initial_draft import training_draft
-from specllava.distill.losses import IGNORE
-from specllava.distill.pictures import Pixels
-from specllava.distill.rows import Rows, index_rows
-from specllava.distill.stage import draft_model_losses, feature_draft_losses
+from specllava.distill.data import RowBatches, RowEncoder
+from specllava.distill.losses import IGNORE, batch_losses
+from specllava.distill.new_draft import training_draft
+from specllava.distill.rows import Row, load_rows
 from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import family_of
@@ -53,8 +50,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def indexed(root: Path) -> Rows:
-    return index_rows(root / "data.json", root / "images", root / "index")
+def rows(root: Path) -> list[Row]:
+    return load_rows(root / "data.json", root / "images")[0]
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +75,9 @@ def loaded(made: Made, name: str, dtype: str = "float64") -> Pair:
     return replace(pair, draft=draft)
 
 
-def asked(root: Path, rows: Rows, number: int, pair: Pair, turns: int) -> Prompt:
+def asked(root: Path, row: Row, pair: Pair, turns: int) -> Prompt:
     """The prompt in front of an answer of a row, as decoding reads it."""
-    row, chat, names = rows[number], [], iter(rows[number].images)
+    chat, names = [], iter(row.images)
     for place, text in enumerate(row.turns[: turns + 1]):
         shown = [next(names) for _ in range(row.images_per_question[place // 2])] if place % 2 == 0 else []
         parts = [{"type": "image", "image": root / "images" / name} for name in shown]
@@ -89,55 +86,46 @@ def asked(root: Path, rows: Rows, number: int, pair: Pair, turns: int) -> Prompt
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_taught_is_what_decoding_reads(root: Path, indexed: Rows, made: Made, family: FamilyName):
+def test_what_is_taught_is_what_decoding_reads(root: Path, rows: list[Row], made: Made, family: FamilyName):
     """Token for token, with slots and what stands around them, of no, one and several pictures."""
     pair = Pair.load(made(family), device="cpu", dtype="float32")
-    encode = ChatEncoder(pair.processor, LENGTH, pair.eos_token_ids, pair.target.config.image_token_id)
-    see = Pixels(pair.processor, pair.target.config, root / "images")
-    for number in range(3):
-        row = indexed[number]
-        sizes = [checkpoints.picture(int(name[0])).size[::-1] for name in row.images]
-        encoded, last = encode(row, sizes), len(row.turns) - 2
-        prompt = asked(root, indexed, number, pair, last)
+    encode = RowEncoder.of(pair, root / "images", LENGTH)
+    for row in rows[:3]:
+        encoded, last = encode(row), len(row.turns) - 2
+        prompt = asked(root, row, pair, last)
         read = prompt.input_ids[0].tolist()
         assert encoded.ids[: len(read)] == read and not encoded.cut
         taught = [label for label in encoded.labels[len(read) :] if label != IGNORE]
         assert pair.processor.tokenizer.decode(taught[:-1]).strip() == row.turns[-1]
         assert taught[-1] in pair.eos_token_ids
         if row.images:
-            pictures = see(row.images)
-            found = family_of(pair.target.config).encode(pair.target, pictures)
-            slots = family_of(pair.target.config).num_image_tokens(pair.target, pair.family.stack(found))
-            assert sum(slots) == sum(encode.slots(size, len(sizes) > 1) for size in sizes)  # some tile by tile
+            features = pair.family.stack(family_of(pair.target.config).encode(pair.target, encoded.pictures))
+            slots = family_of(pair.target.config).num_image_tokens(pair.target, features)  # of some tile by tile
+            assert sum(slots) == encoded.ids.count(pair.target.config.image_token_id)
 
 
 @pytest.mark.parametrize(("family", "kind"), DRAFTS)
 @torch.no_grad()
-def test_the_loss_is_what_decoding_measures(root: Path, indexed: Rows, made: Made, family: FamilyName, kind: str):
+def test_the_loss_is_what_decoding_measures(root: Path, rows: list[Row], made: Made, family: FamilyName, kind: str):
     """KL by the passes that decode, prompt by prompt, and by the loss of a padded batch."""
     pair = loaded(made, f"{family} {kind}")
     target, draft = pair.target, pair.draft
     assert isinstance(draft, SlotDraft) == (kind == "vlm")
-    encode = ChatEncoder(pair.processor, LENGTH, pair.eos_token_ids, target.config.image_token_id)
-    losses = draft_model_losses(target, Objective(kl_weight=1.0))
-    if kind != "vlm":
-        losses = feature_draft_losses(target, FeatureObjective())
-    see = Pixels(pair.processor, target.config, root / "images")
-    make = RowBatches(indexed, torch.arange(ROWS), encode, 2, 0, see, root / "images")
-    found = float(losses(draft, make(0))["kl"])
+    encode = RowEncoder.of(pair, root / "images", LENGTH)
+    losses = batch_losses(target, Objective(kl_weight=1.0) if kind == "vlm" else FeatureObjective())
+    make = RowBatches(rows, encode, 2, 0)
+    shown = float(losses(draft, make(0))["kl"])
     kl = tokens = 0.0
     for position in make._make_window(0)[0]:
-        number = make.row_at(position)
-        row = indexed[number]
+        row = make.row_at(position)
         for turn in range(0, len(row.turns), 2):
-            prompt = asked(root, indexed, number, pair, turn)
-            whole = encode(row, [checkpoints.picture(int(name[0])).size[::-1] for name in row.images])
-            answer = list(takewhile(lambda label: label != IGNORE, whole.labels[prompt.length :]))
+            prompt = asked(root, row, pair, turn)
+            answer = list(takewhile(lambda label: label != IGNORE, encode(row).labels[prompt.length :]))
             ours = draft_log_probs(target, draft, prompt, answer)
             theirs = teacher_forced_log_probs(target, prompt, answer)
             kl += float((theirs.exp() * (theirs - ours)).sum())
             tokens += len(answer)
-    assert found == pytest.approx(kl / tokens, rel=1e-4)
+    assert shown == pytest.approx(kl / tokens, rel=1e-4)
 
 
 @pytest.mark.parametrize(("family", "kind"), sample(LEARNING, 1))

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specllava.chat import Chat
 from specllava.cli.main import main
 from specllava.core.config import RULE_CHOICES
-from specllava.distill.make_draft import init_draft
+from specllava.distill.new_draft import init_draft
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.draft_reading import DraftFormat
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft

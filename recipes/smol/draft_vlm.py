@@ -19,9 +19,9 @@ from recipes.smol.rows import SmolBatches
 from recipes.toy.corpus import draw_pixels
 from recipes.toy.scene import sample_any_scene
 from specllava.distill.config import LoopConfig, Objective
-from specllava.distill.initial_draft import training_draft
-from specllava.distill.loop import Batch, Losses, fit
-from specllava.distill.make_draft import init_draft
+from specllava.distill.losses import Batch, Losses
+from specllava.distill.new_draft import init_draft, training_draft
+from specllava.distill.train import fit
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.models.families.interface import tower_features
 

@@ -15,9 +15,8 @@ from recipes.smol.draft_vlm import DraftVlmRecipe, fresh_draft, read_target
 from recipes.smol.export import export_answers
 from specllava.core.config import DecodingConfig
 from specllava.core.files import whole_directory
-from specllava.distill.config import DistillConfig
-from specllava.distill.job import Job
-from specllava.distill.run import distil_files
+from specllava.distill.config import DistillConfig, Job
+from specllava.distill.train import distil_files
 from specllava.models.drafts.feature_draft import FeatureDraft
 
 SHIPPED: Final = "eagle3"

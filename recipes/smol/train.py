@@ -36,7 +36,8 @@ from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import Scene, sample_any_scene
 from specllava.core.files import whole_directory, write_whole
 from specllava.distill.config import LoopConfig, Objective
-from specllava.distill.loop import Batch, Losses, fit
+from specllava.distill.losses import Batch, Losses
+from specllava.distill.train import fit
 from specllava.models.loading.presets import ASSETS
 
 PATCHES: Final = 8  # in a row and in a column

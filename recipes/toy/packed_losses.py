@@ -13,8 +13,7 @@ from transformers import LlavaForConditionalGeneration
 from recipes.toy.hints import NAMES, naming_loss
 from recipes.toy.packing import packed_mask
 from recipes.toy.recipe import ToyRecipe
-from specllava.distill.loop import Batch, Losses
-from specllava.distill.losses import IGNORE, answer_positions
+from specllava.distill.losses import IGNORE, Batch, Losses, answer_positions
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.prompt.image_slots import merge_features

@@ -26,9 +26,8 @@ from recipes.toy.packing import PackedBatches, Questioner
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.vision import SceneBatches, ToyVisionTower, tower_accuracy, tower_losses
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
-from specllava.distill.initial_draft import training_draft
-from specllava.distill.loop import fit
-from specllava.distill.stage import distil
+from specllava.distill.new_draft import training_draft
+from specllava.distill.train import distil, fit
 from specllava.models.drafts.compressor_config import CompressorConfig
 from specllava.models.drafts.compressors import add_compressor
 from specllava.models.drafts.draft_classes import DraftLlava, save

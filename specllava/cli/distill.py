@@ -10,8 +10,7 @@ import tyro
 from rich.console import Console
 
 from specllava.cli.options import announce_loading, hide_progress_bars, print_line
-from specllava.distill.config import DistillConfig
-from specllava.distill.job import Job
+from specllava.distill.config import DistillConfig, Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,7 @@ class Distill(Job):
 
     def run(self, console: Console) -> None:
         announce_loading(self.target if self.draft is None else f"{self.target} and {self.draft}")
-        from specllava.distill.run import distil_files
+        from specllava.distill.train import distil_files
         from visual.figures.distillation import write_page
 
         hide_progress_bars()

@@ -11,7 +11,7 @@ from rich.console import Console
 from specllava.cli.options import announce_loading, hide_progress_bars, print_line, print_notice
 
 if TYPE_CHECKING:
-    from specllava.distill.make_draft import MadeDraft
+    from specllava.distill.new_draft import MadeDraft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,38 +27,26 @@ class _Make:
 
 @dataclass(frozen=True, kw_only=True)
 class Init(_Make):
-    """Make an untrained draft of a plain language model: vocabulary aligned to the target's, a fresh projector."""
+    """Make a draft of a plain language model, which gets a fresh projector, or of somebody's stand-alone LLaVA.
 
-    llm: str
-    """The language model, with the target's tokens: an id of the hub such as JackFram/llama-68m, or a directory."""
+    Its vocabulary is aligned to the target's. A LLaVA's tower is dropped if it is the target's.
+    """
+
+    source: str
+    """The model, with the target's tokens: an id of the hub such as JackFram/llama-68m, or a directory."""
 
     text_only: bool = False
-    """No projector: the draft never sees a picture; it can be used untrained."""
+    """No projector: the draft of a language model never sees a picture; it can be used untrained."""
 
     seed: int = 0
     """Of the projector's first weights."""
 
     def run(self, console: Console) -> None:
-        announce_loading(f"{self.llm} and {self.target}")
-        from specllava.distill.make_draft import init_draft
-
-        hide_progress_bars()
-        _print_draft(console, init_draft(self.llm, self.target, self.output, self.text_only, self.seed))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Import(_Make):
-    """Make a draft of somebody's stand-alone LLaVA; its tower is dropped if it is the target's."""
-
-    source: str
-    """The published draft: an id of the hub such as mjbooo/lvlm160m-bf16, or a directory."""
-
-    def run(self, console: Console) -> None:
         announce_loading(f"{self.source} and {self.target}")
-        from specllava.distill.make_draft import import_draft
+        from specllava.distill.new_draft import init_draft
 
         hide_progress_bars()
-        _print_draft(console, import_draft(self.source, self.target, self.output))
+        _print_draft(console, init_draft(self.source, self.target, self.output, self.text_only, self.seed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +58,7 @@ class Export(_Make):
 
     def run(self, console: Console) -> None:
         announce_loading(f"{self.draft} and the configuration of {self.target}")
-        from specllava.distill.export_draft import export_draft
+        from specllava.distill.export import export_draft
 
         hide_progress_bars()
         _print_draft(console, export_draft(self.draft, self.target, self.output, print_notice))

@@ -18,7 +18,7 @@ from specllava.cli.bench import Bench
 from specllava.cli.compare import Compare
 from specllava.cli.distill import Distill
 from specllava.cli.draft import Export as ExportDraft
-from specllava.cli.draft import Import, Init
+from specllava.cli.draft import Init
 from specllava.cli.generate import Generate
 from specllava.cli.options import typed_options
 from specllava.cli.parsing import UsageError, join_arguments, parse
@@ -39,9 +39,8 @@ Command = (
     | Annotated[Site, tyro.conf.subcommand("site")]
     | Annotated[
         Annotated[Init, tyro.conf.subcommand("init")]
-        | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[ExportDraft, tyro.conf.subcommand("export")],
-        tyro.conf.subcommand("draft", description="Drafts for a target: make one, take one over, hand one on."),
+        tyro.conf.subcommand("draft", description="Drafts for a target: make one, hand one on."),
     ]
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]

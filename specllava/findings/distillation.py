@@ -47,11 +47,11 @@ class Report:
 
     Args:
         rows: rows of the data that are trained on.
-        left_out: rows that are not, or not wholly, and validation prompts that are not: how many by reason.
+        left_out: rows that are not, or not wholly: how many by reason.
         checks: validations in the order of their steps.
         curve: losses by step: ``step``, ``rate``, ``loss`` and ``kl`` at temperature 1, all in nats per answer token;
             no ``kl`` where its weight is 0, since the target's distributions are then not computed.
-        state: ``running``; ``finished`` with all steps; ``stopped`` early, because τ no longer rose.
+        state: ``running``; ``finished`` with all steps; ``stopped`` early, in older reports.
     """
 
     schema_version: Literal[1]

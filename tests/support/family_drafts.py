@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from specllava.core.config import RULE_CHOICES, DecodingConfig
-from specllava.distill.make_draft import init_draft
+from specllava.distill.new_draft import init_draft
 from specllava.models.drafts.draft_classes import save
 from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
 from specllava.pair import Pair

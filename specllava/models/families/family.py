@@ -69,7 +69,9 @@ def shared_tower_of(config: PretrainedConfig) -> SharedTower:
     if isinstance(family, SharedTower):
         return family
     shared = " and ".join(one.name for one in FAMILIES if isinstance(one, SharedTower))
-    raise ValueError(f"no draft reads a {config.model_type}'s tower, as those of {shared} do: use draft init")
+    raise ValueError(
+        f"no draft reads a {config.model_type}'s tower, as those of {shared} do: make one of a language model"
+    )
 
 
 def known_families() -> str:

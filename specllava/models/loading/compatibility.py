@@ -9,7 +9,7 @@ from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, vi
 from specllava.models.families.family import family_of, shared_tower_of
 from specllava.models.families.interface import Family
 
-INIT, IMPORT = 'run "specllava draft init"', 'run "specllava draft import"'
+INIT = 'run "specllava draft init"'
 
 
 def check_pair(
@@ -42,7 +42,7 @@ def check_pair(
         raise ValueError("the draft reads pictures and the target none: take a language model as draft")
     markers = target.config.image_token_id, draft.config.image_token_id
     if markers[0] != markers[1]:
-        raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {IMPORT}")
+        raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {INIT}")
     if isinstance(draft, SlotDraft):
         _check_slots(target.config, draft.config)
     elif source == "shared":

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from specllava.core.files import check_free, whole_directory
-from specllava.distill.make_draft import MadeDraft
+from specllava.distill.new_draft import MadeDraft
 from specllava.models.checkpoints.checkpoint import Checkpoint, Source
 from specllava.models.checkpoints.checkpoint_files import SINGLE
 from specllava.models.drafts.feature_checkpoint import AUX_LAYERS, VARIANTS, is_feature_draft, read_feature_draft
@@ -60,11 +60,12 @@ def export_draft(
     if why := _missing_in_layout(made, config):
         raise ValueError(f"the layout of engines cannot hold {small.name}: {why}")
     weights = _tensors(made)
-    if _is_scaled(config) and not made.config.own_embeddings:
+    # Gemma's decoder multiplies its token embeddings.
+    if str(config.get_text_config().model_type).startswith("gemma") and not made.config.own_embeddings:
         weights["embed_tokens.weight"] = _embeddings(large, config, made.fc.weight.dtype)
     _write(output, weights, _settings(made) | {"target_model_type": config.model_type})
     note = f"{len(weights)} tensors for vLLM and SGLang: not tried on an engine yet (docs/drafters.md)"
-    return MadeDraft(output, "states", sum(one.numel() for one in weights.values()), (note,))
+    return MadeDraft(output, sum(one.numel() for one in weights.values()), (note,))
 
 
 def _missing_in_layout(draft: FeatureDraft, target: PretrainedConfig) -> str | None:
@@ -96,11 +97,6 @@ def _embeddings(target: Checkpoint, config: PretrainedConfig, dtype: torch.dtype
     """Return the target's token embeddings as its decoder reads them; a draft of an engine looks them up, no more."""
     scale = torch.tensor(config.get_text_config().hidden_size**0.5, dtype=dtype)
     return target.tensors("embed_tokens")["weight"].to(dtype) * scale
-
-
-def _is_scaled(target: PretrainedConfig) -> bool:
-    """Whether a decoder multiplies its token embeddings, as Gemma's does."""
-    return str(target.get_text_config().model_type).startswith("gemma")
 
 
 def _tensors(draft: FeatureDraft) -> dict[str, Tensor]:
