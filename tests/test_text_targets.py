@@ -195,7 +195,6 @@ def test_pictures_are_refused_and_no_picture_is_asked_for(
     assert main(["compare", *asked, "--json", str(out), "--trace", str(race)]) == 0
     assert json.loads(out.read_text())["identical"] is True
     assert json.loads(race.read_text())["speculative"]["image"] is None
-    assert main(["compare", *asked, "--a", "--rule chain", "--b", "--rule topk"]) == 0
     assert main(["generate", *asked]) == 0
     capsys.readouterr()
     assert main(["generate", *asked, "--image", str(tmp_path / "a.png")]) == 1
