@@ -16,7 +16,7 @@ from specllava.bench.measured import Measured
 from specllava.bench.results import category_results, fastest_alone, report_of, results_of
 from specllava.bench.tables import notes_of, table_rows
 from specllava.cli.options import write_json
-from visual.figures.sweep_charts import RULE_MARKERS
+from visual.figures.theme import RULE_MARKERS
 
 WIDTH, ROW_HEIGHT, MARGIN = 980, 34, 130
 OTHER_COLOUR = "#8b9096"  # of lanes that no rule grows
