@@ -292,7 +292,6 @@ def page(bench: Bench) -> dict[str, Any]:
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from gradio_client import Client, handle_file
-
     from visual.page.app_state import AppState
     from visual.page.layout import build_page
     from visual.page.serving import serve

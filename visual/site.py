@@ -69,7 +69,9 @@ class StaticSite:
         plotly = PLOTLY_JS.read_text(encoding="utf-8")
         before, after = halves()
         blank = "<!-- frames -->".join([before, after.replace(plotly, "<!-- plotly -->", 1)])
-        pictures = {race.name: files.add(f"{race.name}.png", race.image.read_bytes()) for race in self.examples if race.image}
+        pictures = {
+            race.name: files.add(f"{race.name}.png", race.image.read_bytes()) for race in self.examples if race.image
+        }
         index = {
             "catalog": catalog(self.examples, self.lessons, pictures),
             "plotly": files.add("plotly.js", plotly.encode()),
@@ -108,7 +110,11 @@ class StaticSite:
 
     def _links(self) -> str:
         addresses = {"Live page": self.live, "Code": self.code}
-        made = (f'<a href="{html.escape(address)}" rel="noopener">{name}</a>' for name, address in addresses.items() if address)
+        made = (
+            f'<a href="{html.escape(address)}" rel="noopener">{name}</a>'
+            for name, address in addresses.items()
+            if address
+        )
         return "".join(made)
 
     def _words(self) -> str:

@@ -45,7 +45,8 @@ def reach_words(trace: DecodeTrace) -> str:
     drafted = sum(step.tree.drafted for step in trace.steps)
     accepted = sum(len(step.emitted_nodes) for step in trace.steps)
     steps = counted(len(trace.steps), "step")
-    return f"{steps}, {counted(drafted, 'guess')}, {accepted} accepted. Outlined: guessed so far ahead. Blue: accepted there."
+    legend = "Outlined: guessed so far ahead. Blue: accepted there."
+    return f"{steps}, {counted(drafted, 'guess')}, {accepted} accepted. {legend}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ def doubt_words(doubts: Doubts) -> str:
     """Say how often the first choice was right, where the draft was sure and where it was in doubt."""
     sure, torn = doubts.total(False), doubts.total(True)
     return (
-        f"Sure (up to {UNSURE:g} nats): first choice right {doubts.count('favourite', False)} of {sure} times. In doubt:"
-        f" {doubts.count('favourite', True)} of {torn}; {doubts.count('saved', True)} more by another branch."
+        f"Sure (up to {UNSURE:g} nats): first choice right {doubts.count('favourite', False)} of {sure} times. In"
+        f" doubt: {doubts.count('favourite', True)} of {torn}; {doubts.count('saved', True)} more by another branch."
     )
 
 
@@ -100,7 +101,11 @@ def speed_chart(rows: Sequence[tuple[str, float, float, float]]) -> go.Figure:
     figure = panel("times as fast as the large model alone", None)
     names = [name for name, *_ in rows]
     for name, value, low, high in rows:
-        arms = None if math.isnan(low) else {"type": "data", "symmetric": False, "array": [high - value], "arrayminus": [value - low]}
+        arms = (
+            None
+            if math.isnan(low)
+            else {"type": "data", "symmetric": False, "array": [high - value], "arrayminus": [value - low]}
+        )
         figure.add_scatter(
             x=[value], y=[name], mode="markers", marker={"color": theme.ACCEPTED, "size": 11}, error_x=arms, name=name
         )

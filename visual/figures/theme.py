@@ -16,4 +16,3 @@ RULE_MARKERS: Final = MappingProxyType({
     "topk": {"color": "#CC79A7", "symbol": "triangle-up"},
     "sequoia": {"color": "#56B4E9", "symbol": "x"},
 })  # fmt: skip
-

@@ -47,7 +47,7 @@ class Rate:
         self._lock = Lock()
 
     def wait(self, address: str) -> int:
-        """Count a request of an address. Return 0, or the seconds until it may send one again; then it does not count."""
+        """Count a request of an address. Return 0, or the seconds that it must wait; then it does not count."""
         now = time.monotonic()
         with self._lock:
             for one, begun in list(self._begun.items()):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import gradio as gr
 from gradio import FileData
+from gradio.events import api
 from gradio_client.utils import is_http_url_like
 
 from specllava.core.config import short
@@ -25,13 +26,16 @@ from visual.page.state import PageState
 from visual.player.bounds import check_question
 
 Answer = dict[str, Any]
+Options = dict[str, Any]
 OPTIONS: Final = "options of decoding by name, such as rule, depth or temperature; others keep their defaults"
 
 
 def connect_api(page: gr.Blocks, state: PageState) -> None:
     """Register the endpoints with the page that is being built."""
 
-    def compare(request: gr.Request, question: str, image: FileData | None = None, options: dict | None = None) -> dict:
+    def compare(
+        request: gr.Request, question: str, image: FileData | None = None, options: Options | None = None
+    ) -> Answer:
         """Answer a question about a picture twice, by the target model alone and with speculative decoding.
 
         Args:
@@ -53,7 +57,9 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
             "trace": json.loads(race_json(alone, together)),
         }  # fmt: skip
 
-    def generate(request: gr.Request, question: str, image: FileData | None = None, options: dict | None = None) -> dict:
+    def generate(
+        request: gr.Request, question: str, image: FileData | None = None, options: Options | None = None
+    ) -> Answer:
         """Answer a question about a picture with speculative decoding: the target's own answer, in fewer passes.
 
         Args:
@@ -68,7 +74,7 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
         return _answer(next(iter(traces.values()), None)) or {}
 
     for endpoint in (compare, generate):
-        gr.api(endpoint, api_name=endpoint.__name__, concurrency_id=COMPUTE, concurrency_limit=1)
+        api(endpoint, api_name=endpoint.__name__, concurrency_id=COMPUTE, concurrency_limit=1)
 
 
 def _run(

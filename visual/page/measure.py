@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -25,19 +25,28 @@ from specllava.findings.sweep import SWEEP_VALUES
 from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
 from visual.page.run import COMPUTE, open_pictures, refusal_line, session_of
-from visual.page.settings import FIELDS, FIRST_CARD, make_config, read_draft, read_settings, settings_controls
+from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
 from visual.page.state import PageState
-from visual.player.frames import data_address, race_frames
+from visual.player.frames import race_frames
 from visual.player.labels import counted
 from visual.player.node_table import node_rows
-from visual.player.recorded import Recorded, recorded_race
+from visual.player.recorded import recorded_race
 
 ON_QUESTION: Final = "this question"
 SCENE_COUNTS: Final = (5, 20, 55)
 KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
 MOST_KEPT: Final = 12  # races whose rows open on the stage
 COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 %", "same tokens")
-NODE_COLUMNS: Final = ("step", "ahead", "guess", "small model", "doubt, nats", "large model", "large model's word", "verdict")
+NODE_COLUMNS: Final = (
+    "step",
+    "ahead",
+    "guess",
+    "small model",
+    "doubt, nats",
+    "large model",
+    "large model's word",
+    "verdict",
+)
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -71,7 +80,8 @@ class Variant:
         """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
         if len(self.runs) < 2:
             return speedup(summarise(self.alone), summarise(self.runs)), math.nan, math.nan
-        found = pooled_ratio(*([_rate(summarise([one])) for one in lane] for lane in (self.alone, self.runs)))
+        alone, own = ([_rate(summarise([one])) for one in lane] for lane in (self.alone, self.runs))
+        found = pooled_ratio(alone, own)
         return found.value, found.low, found.high
 
 
@@ -110,10 +120,9 @@ def compared(state: PageState, asked: Comparison, prompts: Iterator[Any]) -> Gen
     Raises:
         ValueError: nothing to compare, in one line.
     """
+    from specllava.findings.sweep import Sweep
     from specllava.lab import Lab
     from specllava.lab.sweep import SweepRun, sweep_runs
-
-    from specllava.findings.sweep import Sweep
 
     pair, config = state.pair(asked.draft), asked.config
     lab, variants = Lab(pair), dict[str, Variant]()
@@ -132,13 +141,17 @@ def compared(state: PageState, asked: Comparison, prompts: Iterator[Any]) -> Gen
             both = {"the last run": asked.last, "these settings": config}
             runs = [SweepRun(name, pair, prompt, one) for name, one in both.items()]
             finding = sweep_runs(Sweep("settings", tuple(both), "these settings"), runs)
+        last = None
         with closing(finding):
             for found in finding:
+                last = found
                 yield None
-        for value, trace in found.runs:
+        assert last is not None  # a sweep yields before it runs
+        assert last.alone is not None  # it is over
+        for value, trace in last.runs:
             row = variants.setdefault(str(value), Variant(str(value)))
             row.runs.append(trace)
-            row.alone.append(found.alone)
+            row.alone.append(last.alone)
         yield list(variants.values())
 
 
@@ -163,7 +176,7 @@ def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
             gr.Markdown("## Settings\nOf the next run, on both tabs.")
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320):
-            rows, doubts = _compare(state, inputs, controls)
+            _compare(state, inputs, controls)
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
             about = gr.Markdown("## This run\nOf the run on the stage.")
@@ -184,9 +197,7 @@ def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
     def this_run(frames: list[str] | None) -> tuple[Any, ...]:
         return run_views(frames or [])
 
-    gr.on(
-        [inputs.player.change], this_run, inputs.player, shown, trigger_mode="always_last", **QUICK
-    )
+    gr.on([inputs.player.change], this_run, inputs.player, shown, trigger_mode="always_last", **QUICK)
     return controls
 
 
@@ -221,7 +232,7 @@ def _plain(text: str) -> str:
     return "".join(character if character.isalnum() or character in " ,.?!'" else " " for character in text)
 
 
-def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> tuple[Any, Any]:
+def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> None:
     """Build Compare: what, on which prompts, a table whose rows open on the stage, a chart, doubt of all its runs."""
     scopes = [ON_QUESTION, *(f"{count} scenes" for count in SCENE_COUNTS if state.is_toy)]
     kinds = [kind for kind in KINDS if kind != "Drafts" or state.drafts]
@@ -233,9 +244,9 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> tu
         scope = gr.Dropdown(scopes, value=scopes[0], label="on", min_width=140)
         start = gr.Button("Compare", variant="primary", min_width=100)
         stop = gr.Button("Stop", visible=False, min_width=80)
-    table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared")
-    chart = gr.Plot(show_label=False)
-    doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
+    table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
+    chart = gr.Plot(show_label=False, visible=False)
+    doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False, visible=False)
     kept = gr.State([])
     ticket = gr.State(0)
     kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
@@ -280,8 +291,9 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> tu
     )  # fmt: skip
     computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
     stop.click(halt, None, None, **QUICK)
-    table.select(open_row, kept, inputs.player, **QUICK).then(None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private")
-    return table, doubt
+    table.select(open_row, kept, inputs.player, **QUICK).then(
+        None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
+    )
 
 
 def _views(
@@ -305,8 +317,10 @@ def _shown(rows: Sequence[Variant]) -> tuple[Any, ...]:
     races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_KEPT]]
     speeds = [(row.name, *row.speed()) for row in rows]
     return (
-        comparison_words(rows), [list(row.row()) for row in rows], speed_chart(speeds),
-        f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}", doubt_chart(doubts), races,
+        comparison_words(rows), gr.update(value=[list(row.row()) for row in rows], visible=True),
+        gr.update(value=speed_chart(speeds), visible=True),
+        f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}",
+        gr.update(value=doubt_chart(doubts), visible=True), races,
     )  # fmt: skip
 
 

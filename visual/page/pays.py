@@ -31,7 +31,9 @@ class Model:
 
 
 MODELS: Final = {
-    "Qwen2.5-VL-7B": Model(7.1e9, 0.12, 3.2, "published by the authors of ViSpec for this model", "qwen2.5-vl-7b-vispec"),
+    "Qwen2.5-VL-7B": Model(
+        7.1e9, 0.12, 3.2, "published by the authors of ViSpec for this model", "qwen2.5-vl-7b-vispec"
+    ),
     "LLaVA-1.5-7B": Model(6.7e9, 0.05, 4.0, "measured by MMSpec (arXiv 2603.14989)", "llava-1.5-7b-vispec"),
 }
 PASS: Final = 1.1  # a pass over a tree costs so many times one over a token: assumed of a large model on a GPU
@@ -70,9 +72,9 @@ def assumptions(model: str, card: str) -> str:
     chosen = MODELS[model]
     weights = chosen.parameters * BYTES / 1e9
     return (
-        f"One token: computed, {weights:.1f} GB of weights at {CARDS[card] / 1e12:.2f} TB/s. A pass over {GUESSES} tokens:"
-        f" assumed. Tokens a pass: {chosen.source}. Drafting: {LEVELS} levels, assumed, each {chosen.draft:g} of a pass,"
-        " its share of the weights."
+        f"One token: computed, {weights:.1f} GB of weights at {CARDS[card] / 1e12:.2f} TB/s. A pass over {GUESSES}"
+        f" tokens: assumed. Tokens a pass: {chosen.source}. Drafting: {LEVELS} levels, assumed, each {chosen.draft:g}"
+        " of a pass, its share of the weights."
     )
 
 

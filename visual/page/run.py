@@ -1,4 +1,4 @@
-"""One race of a visitor, from a click to frames: the latest request counts, one computes at a time, Stop, a deadline."""
+"""One race of a visitor, from a request to frames: the latest one counts, one computes at a time, Stop, a deadline."""
 
 from __future__ import annotations
 
@@ -151,8 +151,9 @@ class RaceFrames:
                     shown = now
                     if frames := self.made.update(self.traces):
                         yield frames
+        endings: dict[Outcome, Ending] = {"finished": "finished", "deadline": "deadline"}
         if outcome != "left":
-            ending: Ending = "stopped" if outcome == "closed" else outcome
+            ending = endings.get(outcome, "stopped")
             if frames := self.made.update(self.traces, ending):
                 yield frames
         return outcome

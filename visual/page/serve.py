@@ -1,7 +1,7 @@
 """Serving of a page that was built: what Gradio gets at its launch, ``/health``, security headers, and how it ends.
 
 Gradio compiles templates and scripts of its HTML components in the browser (``new Function``), so the policy allows
-``unsafe-eval``; and it styles elements one by one, so it allows inline styles. Inline scripts are allowed by their hash.
+``unsafe-eval``; and it styles elements one by one, so it allows inline styles. Inline scripts go by their hash.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def give_back_freed_memory() -> bool:
     """Let glibc's allocator give freed memory back to the system. Return whether there is one.
 
     By default it keeps an arena for each thread, and raises its threshold for mmap to the largest block ever freed. KV
-    caches of many visitors then leave holes that nobody else can use. Measured by ``benchmarks.load`` at commit 8a43eaf.
+    caches of many visitors then leave holes that nobody can use. Measured by ``benchmarks.load`` at commit 8a43eaf.
     """
     if not any(name == "CS_GNU_LIBC_VERSION" and os.confstr(name) for name in os.confstr_names):
         return False

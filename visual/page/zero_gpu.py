@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from specllava.core.config import DecodingConfig
@@ -34,7 +33,6 @@ def granted(path: str | None, question: str, config: DecodingConfig) -> int:
 def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[..., Generator[list[str]]]:
     """Return a race that runs where a GPU is lent; made in the thread that loaded the pair, before the launch."""
 
-    @gpu(duration=granted)
     def race(path: str | None, question: str, config: DecodingConfig) -> Generator[list[str]]:
         began = time.monotonic()
         chosen, absent = lanes_config(pair.info, config)
@@ -42,6 +40,9 @@ def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[...,
         lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
         made = FrameList("live run", True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
         seconds = granted(path, question, config) - START - (time.monotonic() - began)
-        yield from RaceFrames(made, pair.collect_race, lambda: "on").frames(pair.race(images, question, chosen), seconds)
+        yield from RaceFrames(made, pair.collect_race, lambda: "on").frames(
+            pair.race(images, question, chosen), seconds
+        )
 
-    return race  # type: ignore[no-any-return]
+    lent: Callable[..., Generator[list[str]]] = gpu(duration=granted)(race)
+    return lent

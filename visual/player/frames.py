@@ -143,10 +143,10 @@ class FrameList:
         words = headline(alone, together, ending, live, self._absent)
         same = compare(alone, together) if alone and together else None
         parted = same is not None and same.position is not None and same.position < same.tokens
-        whole = alone is not None and together is not None and same is not None and same.identical
         beats = None
-        if self._toured and whole and ending == "finished" and len(together.steps) >= FEWEST_TOUR_STEPS:
-            beats = Tour(alone, together, tour_step(together)).beats()
+        if alone and together and same and same.identical and self._toured and ending == "finished":
+            told = len(together.steps) >= FEWEST_TOUR_STEPS
+            beats = Tour(alone, together, tour_step(together)).beats() if told else None
         self._add(
             "end", ending=ending, headline=words.data(), announce=strip_bidi(announcement(words, together)),
             parted=same.position if parted and same else None, show=instructive_step(lead), beats=beats,
@@ -164,8 +164,8 @@ def grounding_frames(trace: DecodeTrace) -> list[str]:
 def waiting_frames(picture: str | None, question: str, sentence: str, source: str) -> list[str]:
     """Make the frames of a picture that waits for its question: the stage without a run."""
     return [frame_json({
-        "kind": "run", "id": uuid.uuid4().hex, "source": source, "live": False, "picture": picture, "race": None, "turn": None,
-        "question": strip_bidi(question), "lanes": [], "before": [], "note": "", "waits": sentence,
+        "kind": "run", "id": uuid.uuid4().hex, "source": source, "live": False, "picture": picture, "race": None,
+        "turn": None, "question": strip_bidi(question), "lanes": [], "before": [], "note": "", "waits": sentence,
     })]  # fmt: skip
 
 
@@ -269,16 +269,18 @@ def grounding_of(trace: DecodeTrace) -> dict[str, object] | None:
     words = []
     for row, at in enumerate(grounding.grounded):
         choice, lost = grounding.blank_choices[at], _lost_by_tile(grounding, row) if grounding.grid else []
+        weight = (grounding.probs[at] - grounding.blank_probs[at]) * (max(lost) - median(lost) if lost else 1)
         words.append({
             "at": at, "word": token_label(trace, trace.token_ids[at], 12), "seen": f"{grounding.probs[at]:.2f}",
             "grey": f"{grounding.blank_probs[at]:.2f}",
             "instead": "the same" if choice == trace.token_ids[at] else token_label(trace, choice, 12),
             "lost": lost, "local": bool(lost) and median(lost) < LOCAL * max(lost),
-            "weight": round((grounding.probs[at] - grounding.blank_probs[at]) * (max(lost) - median(lost) if lost else 1), 3),
+            "weight": round(weight, 3),
         })  # fmt: skip
     count = counted(len(words), "token")
     needed = "needs" if len(words) == 1 else "need"
-    say = f"{count} of {len(trace.token_ids)} {needed} the picture: at least {grounding.factor:.0f} times less likely with a grey one."
+    less = f"at least {grounding.factor:.0f} times less likely with a grey one"
+    say = f"{count} of {len(trace.token_ids)} {needed} the picture: {less}."
     return {"grid": grounding.grid, "words": words, "say": say}
 
 

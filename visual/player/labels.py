@@ -12,7 +12,21 @@ BIDI_CONTROLS: Final = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x2
 VISIBLE: Final = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 END_MARK: Final = "end"
 MARKS: Final = frozenset(".,:;!?…")
-NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+NUMBERS: Final = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 # Words that carry grammar rather than content, as far as answers about pictures use them.
 FUNCTION_WORDS: Final = frozenset({
     "a", "all", "also", "an", "and", "any", "are", "as", "at", "be", "been", "behind", "being", "beside",

@@ -1,6 +1,6 @@
 """Lessons: a question about one step of a recorded race, and its answer. Words are computed from the race.
 
-``lessons.json`` lists what was recorded, ``[{"name", "step", "race", "node", …}]`` with steps from 0. The page shows the
+``lessons.json`` lists what was recorded, ``[{"name", "step", "race", "node", …}]`` with steps from 0. The page has the
 ten of :data:`LESSONS`, some of which ask twice.
 """
 
@@ -174,7 +174,8 @@ def _wrong(one: Example) -> Answered:
         [["", "The small model is rather sure of "], ["b", one.word(wrong)],
          ["", f"{one.chance(wrong)}. If it is wrong, does the answer go wrong?"]],
         [["", "No. The large model wants "], ["large", one.own], ["num", sure], ["", ", so "],
-         ["refused", one.word(wrong)], ["", " and all behind it is dropped. A wrong guess costs a little time, never a word."]],
+         ["refused", one.word(wrong)],
+         ["", " and all behind it is dropped. A wrong guess costs a little time, never a word."]],
         asked={"name": "open", "probs": [wrong], "ask": parent},
     )  # fmt: skip
 
@@ -190,8 +191,8 @@ def _doubt(one: Example) -> Answered:
         [["", "Before one word the small model wavers: "], *named,
          ["", ". Where does one see its doubt before anything is checked?"]],
         plain(
-            f"In the fill of the node before it: {nats:.2f} nats, as much as between {math.exp(nats):.1f} equally likely"
-            " words. Full is sure, hollow is torn."
+            f"In the fill of the node before it: {nats:.2f} nats, as much as between {math.exp(nats):.1f} equally"
+            " likely words. Full is sure, hollow is torn."
         ),
         f"The tree branches above {one.trace.config.entropy_threshold:g} nats, before the large model is asked.",
         asked={"name": "open", "probs": family}, shown={"name": "open", "probs": family, "halo": one.fork},
@@ -248,11 +249,14 @@ def _picture(one: Example) -> Answered:
     word = quoted(token_label(one.trace, one.trace.token_ids[at]))
     count, tokens = len(grounding.grounded), len(one.trace.token_ids)
     return Answered(
-        plain(f"The large model wrote {tokens} tokens about this picture. Which of them would it have written without it?"),
+        plain(
+            f"The large model wrote {tokens} tokens about this picture. Which of them would it have written without it?"
+        ),
         [["", f"All but {count}. These are at least {grounding.factor:.0f} times less likely with a grey picture: "],
          ["large", word], ["", f" falls from {grounding.probs[at]:.2f} to {grounding.blank_probs[at]:.2f}."]],
         "Lit: the parts of the picture that decide.", asked={"name": "done"},
-        shown={"name": "done", "spot": [at], "seen": list(grounding.grounded)}, phases=("keep", "keep"), keys=(MARKS, MARKS),
+        shown={"name": "done", "spot": [at], "seen": list(grounding.grounded)}, phases=("keep", "keep"),
+        keys=(MARKS, MARKS),
     )  # fmt: skip
 
 
@@ -285,7 +289,10 @@ def _after(one: Example) -> Answered:
             "The same small model, after it learnt to give each next word the chance that the large one gives it. What"
             " has changed?"
         ),
-        plain(f"It makes more of the large model’s choices: {now:.1f} tokens a pass{than}, and here {right} right in a row."),
+        plain(
+            f"It makes more of the large model’s choices: {now:.1f} tokens a pass{than}, and here {right} right in a"
+            " row."
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Sentences about a step and a run, made from traces as styled segments. Every word of the stage is written here.
 
 A segment is ``[style, text]``; the page puts its text into the document as text, never as markup. Styles: empty, ``b``
-for a word, ``large``, ``small`` and ``refused`` for a word of the large model, an accepted and a refused guess, ``num``.
+for a word, ``large``, ``small``, ``refused`` for a word of the large model, an accepted and a refused guess; ``num``.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def pass_cost(step: StepTrace, alone: DecodeTrace | None) -> str:
     one = summarise([alone]).seconds_per_pass if alone is not None else math.nan
     if not took or math.isnan(one) or not one:
         return ""
-    return f"This pass over {step.tree.drafted + 1} tokens took {milliseconds(took)}; over one token {milliseconds(one)}."
+    return (
+        f"This pass over {step.tree.drafted + 1} tokens took {milliseconds(took)}; over one token {milliseconds(one)}."
+    )
 
 
 def accept_words(trace: DecodeTrace, step: StepTrace) -> Words:
@@ -204,7 +206,9 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     if step.bonus_unused:
         if step.emitted[-1] in trace.eos_token_ids:
             return plain("With the end mark the answer was complete.")
-        return plain(f"With these the answer had the {counted(trace.config.max_new_tokens, 'token')} that it was allowed.")
+        return plain(
+            f"With these the answer had the {counted(trace.config.max_new_tokens, 'token')} that it was allowed."
+        )
     last = step.verification.path[-1]
     bonus = step.verification.bonus_token
     own = quoted(word_after(trace, step, last, bonus))
@@ -232,7 +236,9 @@ def keep_words(trace: DecodeTrace, step: StepTrace) -> Words:
     if through:
         say.append(["", f" {counted(through, 'token', True).capitalize()} came through a second branch."])
     kept, all_columns = len(step.verification.path), len(step.tree)
-    more = f"The cache keeps {kept} of {all_columns} columns of this pass: the accepted branch. The rest is overwritten."
+    more = (
+        f"The cache keeps {kept} of {all_columns} columns of this pass: the accepted branch. The rest is overwritten."
+    )
     return Words(say, plain(more), say)
 
 
@@ -358,8 +364,8 @@ def _clock(alone: DecodeTrace, together: DecodeTrace, live: bool) -> tuple[str, 
     width = round(totals.drafted / totals.target_passes) + 1
     cost = pass_ratio(summarise([alone]), totals)
     line = (
-        f"The clock says {ratio:.1f} times as fast {where}: a pass over {counted(width, 'token')} costs {cost:.1f} times one"
-        " over a single token here, and about once on a GPU."
+        f"The clock says {ratio:.1f} times as fast {where}: a pass over {counted(width, 'token')} costs {cost:.1f}"
+        " times one over a single token here, and about once on a GPU."
     )
     return f"{line} What would it be on mine?", "pay"
 

@@ -123,8 +123,8 @@ class Tour:
             more = " Most of a pass is fetching the weights, and that happens only once."
         else:
             more = (
-                f" Its weights are fetched only once. On a GPU it takes nearly as long as for one word; on this small CPU"
-                f" {ratio:.1f} times."
+                f" Its weights are fetched only once. On a GPU it takes nearly as long as for one word; on this small"
+                f" CPU {ratio:.1f} times."
             )
         note = "" if math.isnan(ratio) else (
             f"{milliseconds(took)} for {count} guesses; for one word {milliseconds(one)}"

@@ -63,7 +63,7 @@ function createStage(root, host) {
     find(".line").textContent = "";
     parts.text.show(next.upto, { ...next, alone: next.alone });
     parts.time.show(next.clock, { passes: next.passes, timed: next.done === true });
-    find(".time").hidden = !state.race.steps.length;
+    find(".time").classList.toggle("idle", !state.race.steps.length);
     spot(next);
     transport(next);
     if (field.plotly) drawField(next, moved ? before : null);

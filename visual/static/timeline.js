@@ -13,7 +13,6 @@ function createTimeline(root) {
   function begin(next) {
     race = next;
     built = "";
-    time.hidden = false;
   }
 
   function build() {
