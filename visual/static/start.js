@@ -95,13 +95,15 @@ async function startSite() {
     frames: () => ({ frames: shown, catalog: { ...site.catalog, lessons: [], tour: "" } }),
     page: async () => {
       const [page, plotly] = await Promise.all([site.blank, site.plotly].map(async (name) => (await read(name)).text()));
-      const [before, after] = page.split("<!-- frames -->");
-      return [before, after.split("<!-- plotly -->").join(plotly)];
+      const [before, after] = page.split(mark("frames"));
+      return [before, after.split(mark("plotly")).join(plotly)];
     },
   };
   keepTheme(null);
   startList(root, createAlone(root, host), site.catalog.examples);
 }
+
+const mark = (name) => `<!-- ${name} -->`; // of a part that a blank page lacks
 
 // A page of its own: frames are an element of it, and so are the races of its lessons, where it has any.
 function startSaved() {
