@@ -167,16 +167,14 @@ def expected_accept(trace: DecodeTrace, step: StepTrace) -> Iterator[str]:
     if step.tree.drafted == 0:
         yield "The large model writes "
         return
-    for at, node in enumerate(taken):
+    for node in taken:
         family = children(step, step.tree.parents[node])
         if len(family) > 1 and family[0] != node:
             break
     else:
-        at, node, family = next(
-            ((at, node, children(step, step.tree.parents[node])) for at, node in enumerate(taken)
-             if torn(step, step.tree.parents[node])),
-            (0, -1, []),
-        )  # fmt: skip
+        unsure = (node for node in taken if torn(step, step.tree.parents[node]))
+        node = next(unsure, -1)
+        family = [] if node < 0 else children(step, step.tree.parents[node])
     right = "was accepted" if trace.config.temperature else "was right"
     if family and node >= 0 and len(family) > 1 and (family[0] != node or torn(step, step.tree.parents[node])):
         if torn(step, step.tree.parents[node]):
@@ -305,13 +303,15 @@ def test_words_and_clocks_of_both_lanes_are_those_of_the_traces() -> None:
         times = [[step.seconds.draft, step.seconds.verify, step.seconds.keep] for step in trace.steps]
         assert [frame["seconds"] for frame in own[1:]] == times
     sources = [source for frame in drawn(frames) for _, source in frame["words"]]
-    taken = [at < len(step.verification.accepted) for step in lanes["speculative"].steps for at in range(len(step.emitted))]
+    steps = lanes["speculative"].steps
+    taken = [at < len(step.verification.accepted) for step in steps for at in range(len(step.emitted))]
     assert [source.startswith("small") for source in sources] == taken
 
 
 def test_the_tour_is_about_one_step_of_the_opening_example() -> None:
     first = next(one for one in shipped_races() if one.name == "1-describe")
-    beats = end_of(frames_of({"target-only": first.target_only, "speculative": first.speculative}, toured=True))["beats"]
+    lanes = {"target-only": first.target_only, "speculative": first.speculative}
+    beats = end_of(frames_of(lanes, toured=True))["beats"]
     assert len(beats) == 6 and len({beat["step"] for beat in beats}) == 1
     step = first.lead.steps[beats[0]["step"]]
     said = [text(beat["say"]) + " " + text(beat["more"]) for beat in beats]
@@ -345,7 +345,8 @@ def test_the_lessons_say_what_their_races_show() -> None:
             trace, step = example.trace, example.step
             known = {f"{chance(step, node):.2f}" for node in range(1, len(step.tree))}
             known |= {f"{p:.2f}" for p in step.view.choice_probs} | {f"{e:.2f}" for e in step.tree.entropies if e}
-            known |= {f"{value:.2f}" for draw in step.draws for value in (draw.uniform, draw.acceptance or 0, draw.target_prob)}
+            drawn_numbers = [(draw.uniform, draw.acceptance or 0, draw.target_prob) for draw in step.draws]
+            known |= {f"{value:.2f}" for numbers in drawn_numbers for value in numbers}
             known |= {f"{p:.2f}" for p in (trace.grounding.probs if trace.grounding else ())}
             known |= {f"{p:.2f}" for p in (trace.grounding.blank_probs if trace.grounding else ())}
             assert set(re.findall(r"\d\.\d\d", question + answer)) <= known

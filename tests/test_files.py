@@ -25,7 +25,6 @@ from specllava.core import config, trace
 from specllava.core.files import write_whole
 from specllava.core.race_file import race_json
 from specllava.core.trace import DecodeTrace
-from specllava.models.loading.presets import ASSETS
 from specllava.models.media.images import open_image
 from visual.player import bounds, recorded, saved_page
 from visual.player.frames import data_address, race_frames
@@ -275,7 +274,8 @@ def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
 def test_a_race_that_was_stopped_claims_no_more_than_it_knows() -> None:
     end = end_of(frames_of(first_steps(LANES["target-only"], 9), first_steps(LANES["speculative"], 2)))
     tokens = len(first_steps(LANES["speculative"], 2).token_ids)
-    assert (end["ending"], end["headline"]["say"]) == ("stopped", [["b", f"Stopped after 2 passes: {tokens} tokens so far."]])
+    assert end["ending"] == "stopped"
+    assert end["headline"]["say"] == [["b", f"Stopped after 2 passes: {tokens} tokens so far."]]
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -327,7 +327,8 @@ def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.Monke
     monkeypatch.setattr(saved_page, "PLOTLY_JS", STATIC / "race.js")  # parsing 5 MB would take long
     saved_page.halves.cache_clear()
     race = hostile_race()
-    frames = race_frames(Recorded("race", None, race["target-only"], race["speculative"]), pictures=["data:image/png;,"])
+    both = Recorded("race", None, race["target-only"], race["speculative"])
+    frames = race_frames(both, pictures=["data:image/png;,"])
     parser = _Scripts()
     parser.feed(saved_page.saved_page(frames))
     saved_page.halves.cache_clear()

@@ -21,7 +21,6 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.core.limits import Limits
 from specllava.pair import Pair
 
 END = "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"

@@ -12,12 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.figures.step_layout import StepLayout
 from visual.figures.tree_figure import rows_with_pruned, tree_drawing
 from visual.player.explanations import step_sentence
 from visual.player.headline import RunningHeadline, headline, headline_of_one
 from visual.player.node_cards import node_cards
+
+from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 from visual.player.recorded import Recorded, read_recorded
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"

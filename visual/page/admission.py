@@ -129,7 +129,7 @@ def body_refusal(body: bytes) -> str:
             return f"the body is nested too deep: at most {MAX_DEPTH} levels are read"
         if isinstance(value, dict):
             path, session = value.get("path"), value.get("session_hash")
-            if isinstance(path, str) and is_http_url_like(path.strip()):
+            if isinstance(path, str) and is_http_url_like(path.strip().lower()):
                 return FOREIGN_FILE
             if not isinstance(session, str | None) or len(session or "") > MAX_SESSION:
                 return f"a session_hash has at most {MAX_SESSION} characters"

@@ -34,13 +34,13 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
     """Register the endpoints with the page that is being built."""
 
     def compare(
-        request: gr.Request, question: str, image: FileData | None = None, options: Options | None = None
+        request: gr.Request, image: FileData | None, question: str, options: Options | None = None
     ) -> Answer:
         """Answer a question about a picture twice, by the target model alone and with speculative decoding.
 
         Args:
-            question: what is asked
             image: the picture, as an upload to this server was answered; none where the question is about none
+            question: what is asked
             options: options of decoding by name, such as rule, depth or temperature; others keep their defaults
 
         Returns:
@@ -58,13 +58,13 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
         }  # fmt: skip
 
     def generate(
-        request: gr.Request, question: str, image: FileData | None = None, options: Options | None = None
+        request: gr.Request, image: FileData | None, question: str, options: Options | None = None
     ) -> Answer:
         """Answer a question about a picture with speculative decoding: the target's own answer, in fewer passes.
 
         Args:
-            question: what is asked
             image: the picture, as an upload to this server was answered; none where the question is about none
+            question: what is asked
             options: options of decoding by name, such as rule, depth or temperature; others keep their defaults
 
         Returns:
@@ -140,7 +140,7 @@ def checked_path(image: Any) -> str | None:
         return None
     data = image if isinstance(image, dict) else image.model_dump()
     path, meta = data.get("path"), data.get("meta") or {}
-    if not isinstance(path, str) or meta.get("_type") != "gradio.FileData" or is_http_url_like(path):
+    if not isinstance(path, str) or meta.get("_type") != "gradio.FileData" or is_http_url_like(path.lower()):
         raise ValueError("no picture came: image must be file data, as an upload to this server was answered")
     from gradio.utils import get_upload_folder, is_in_or_equal
 

@@ -177,19 +177,22 @@ def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320):
             _compare(state, inputs, controls)
+    first = run_views(inputs.player.value or [])
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
-            about = gr.Markdown("## This run\nOf the run on the stage.")
+            about = gr.Markdown(first[0])
         with gr.Column(scale=5, min_width=320):
             with gr.Row():
                 with gr.Column(min_width=280):
                     gr.Markdown("### How far did each guess go?")
-                    reach_line, reach = gr.Markdown(), gr.Plot(show_label=False)
+                    reach_line, reach = gr.Markdown(first[1]), gr.Plot(first[2], show_label=False)
                 with gr.Column(min_width=280):
                     gr.Markdown("### Does doubt tell?")
-                    doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
+                    doubt_line, doubt = gr.Markdown(first[3]), gr.Plot(first[4], show_label=False)
             with gr.Accordion("Every guess", open=False):
-                nodes = gr.Dataframe(headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False)
+                nodes = gr.Dataframe(
+                    first[5], headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False
+                )
             files = gr.DownloadButton("Run as JSON", size="sm", visible=False)
     _pays()
     shown = [about, reach_line, reach, doubt_line, doubt, nodes, files]
@@ -353,8 +356,7 @@ def _pays() -> None:
         with gr.Column(scale=5, min_width=320):
             start = say(first, card, *fill(first, card))
             sentence, sources = gr.Markdown(start[0], elem_classes="verdict"), gr.Markdown(start[1])
-            gr.Markdown("Start with it there:")
-            command = gr.Code(start[2], language="shell", interactive=False, show_label=False)
+            command = gr.Textbox(start[2], label="Start with it there", interactive=False, buttons=["copy"])
     fields = [model, gpu, token, cost, tau]
     gr.on([model.change, gpu.change], fill, [model, gpu], [token, cost, tau], **QUICK)
     gr.on([token.change, cost.change, tau.change], say, fields, [sentence, sources, command], **QUICK)

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specllava.core.trace import RunInfo
 from visual.page.admission import Admission
 from visual.page.state import PageState, Runs
-from visual.player.saved_page import FAVICON, static_text
+from visual.player.saved_page import FAVICON, STATIC, static_text
 
 SESSIONS: Final = 100  # of which Gradio keeps what it changed; a page of a forgotten one loses nothing but its dialogue
 SECONDS_TO_END: Final = 3.0  # for runs to end, once the server is stopped
@@ -35,7 +35,21 @@ ALLOCATOR: Final = {ARENA_MAX: 2, MMAP_THRESHOLD: 2**20, TRIM_THRESHOLD: 2**20}
 FRAMES: Final = "'self' https://huggingface.co https://*.hf.space"  # who may show the page in a frame
 INLINE: Final = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 FILE_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"  # of what is no document, should it be opened as one
-HEAD: Final = '<meta name="color-scheme" content="light dark">'
+# A picture of the first stop stands in its place until the scripts run; `benchmarks.screenshot --poster` made it.
+HEAD: Final = """<meta name="color-scheme" content="light dark">
+<style>
+@media (min-width: 1101px) {
+  gradio-app:not(:has(.stage.alive))::before {
+    content: ""; position: fixed; inset: 0; z-index: 9; pointer-events: none;
+    background: #FAFAF8 url("gradio_api/file=%(static)s/poster-light.webp") top center / 100%% auto no-repeat;
+  }
+}
+@media (min-width: 1101px) and (prefers-color-scheme: dark) {
+  gradio-app:not(:has(.stage.alive))::before {
+    background: #101316 url("gradio_api/file=%(static)s/poster-dark.webp") top center / 100%% auto no-repeat;
+  }
+}
+</style>"""
 
 
 def serve(page: gr.Blocks, host: str, port: int, state: PageState, block: bool = True, root_path: str = "") -> str:
@@ -60,7 +74,8 @@ def serve(page: gr.Blocks, host: str, port: int, state: PageState, block: bool =
         server_name=host, server_port=port, root_path=root_path, prevent_thread_lock=True, quiet=not block,
         show_error=False, ssr_mode=False, run_history=False, enable_monitoring=False, footer_links=[],
         state_session_capacity=SESSIONS, max_file_size=limits.upload_bytes, favicon_path=str(FAVICON),
-        theme=page_theme(), css=static_text("stage.css") + static_text("page.css"), head=HEAD,
+        theme=page_theme(), css=static_text("stage.css") + static_text("page.css"),
+        head=HEAD % {"static": STATIC.as_posix()},
         app_kwargs={"middleware": layers},
     )  # fmt: skip
     state.launched.set()

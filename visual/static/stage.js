@@ -66,7 +66,7 @@ function createStage(root, host) {
     find(".time").classList.toggle("idle", !state.race.steps.length);
     spot(next);
     transport(next);
-    if (field.plotly) drawField(next, moved ? before : null);
+    if (field.plotly && field.root.clientWidth) drawField(next, moved ? before : null); // not in a hidden tab
     table(next);
     host.moved?.(state);
   }

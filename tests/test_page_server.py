@@ -1,0 +1,303 @@
+"""The page's side on the server, without a browser: which run counts, Stop, deadline, dialogues, files, settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+import pytest
+from PIL import Image
+from support.shipped_races import ASSETS
+from support.visual_traces import FakeBackend, synthetic_recorded
+
+from specllava.core.config import DecodingConfig
+from specllava.core.limits import Limits
+from specllava.core.trace import NO_DRAFT
+from specllava.pair import Pair
+from visual.page import chats as chats_module
+from visual.page.chats import LOST, NONE_YET, Chats
+from visual.page.handlers import Handlers
+from visual.page.measure import Comparison, Variant, compared, comparison_words, questions, run_views
+from visual.page.run import Asked, RaceFrames, lanes_config, run_frames
+from visual.page.serve import health
+from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
+from visual.page.state import PageState, Runs
+from visual.page.zero_gpu import granted, lent_race
+from visual.player.frames import FrameList, race_frames
+from visual.player.recorded import Recorded
+
+PICTURE = ASSETS / "examples" / "1-describe.png"
+SHORT = DecodingConfig(max_new_tokens=12)
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a visitor is warned of."""
+    lines: list[str] = []
+    monkeypatch.setattr(gr, "Warning", lines.append)
+    monkeypatch.setattr(gr, "Info", lines.append)
+    return lines
+
+
+@pytest.fixture
+def page(state: PageState) -> PageState:
+    """The page's state with runs and dialogues of its own."""
+    return replace(state, runs=Runs(), chats=Chats())
+
+
+def visitor(name: str = "me") -> Any:
+    return SimpleNamespace(session_hash=name)
+
+
+def asked(page: PageState, question: str = "How many objects are there?", session: str = "me", **more: Any) -> Asked:
+    return Asked(session, page.runs.ask(session), str(PICTURE), question, SHORT, **more)
+
+
+def kinds(frames: list[str]) -> list[str]:
+    return [json.loads(frame)["kind"] for frame in frames]
+
+
+def default_settings() -> list[Any]:
+    defaults = [info.default for info in FIELDS.values()]
+    return [", ".join(map(str, one)) if isinstance(one, tuple) else one for one in defaults]
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_what_the_target_says(page: PageState, pair: Pair, warned: list[str], caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, "specllava.runs"):
+        *_, frames = run_frames(page, asked(page))
+    end = next(json.loads(frame) for frame in frames if '"kind":"end"' in frame)
+    alone = pair.generate(PICTURE, "How many objects are there?", replace(SHORT, drafter="none"))
+    assert json.loads(end["file"])["speculative"]["text"] == alone.text
+    assert end["ending"] == "finished" and not warned and page.runs.empty and not page.runs.is_on("me")
+    line = json.loads(caplog.records[-1].message)
+    assert (line["run"], line["outcome"], line["tokens"]) == ("race", "finished", len(alone.token_ids))
+    assert "objects" not in caplog.text
+
+
+def test_a_newer_request_ends_the_older_and_only_of_that_visitor(page: PageState) -> None:
+    older, other = asked(page), asked(page, session="you")
+    running = run_frames(page, replace(older, config=DecodingConfig()))
+    first = asked(page)
+    assert list(running) == [] and page.runs.state("me", first.number) == "on"
+    *_, frames = run_frames(page, other)
+    assert kinds(frames)[-1] == "end"
+
+
+def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
+    run = asked(page)
+
+    def events(pace: Generator[Any]) -> Generator[Any]:
+        for number, event in enumerate(pace):
+            if number == 6:
+                page.runs.stop("me")
+            yield event
+
+    backend = FakeBackend()
+    made = FrameList("live run", live=True)
+    race = RaceFrames(made, backend.collect_race, lambda: page.runs.state("me", run.number))
+    *_, frames = race.frames(events(backend.race(None, "Describe it.", DecodingConfig())), 60)
+    end = json.loads(frames[-1])
+    assert (end["kind"], end["ending"]) == ("end", "stopped")
+    assert end["headline"]["say"][0][1].startswith("Stopped after")
+
+
+def test_the_deadline_ends_a_run_and_keeps_what_there_is() -> None:
+    backend = FakeBackend(pace=0.002)
+    race = RaceFrames(FrameList("live run", live=True), backend.collect_race, lambda: "on")
+    *_, frames = race.frames(backend.race(None, "Describe it.", DecodingConfig()), 0.02)
+    assert json.loads(frames[-1])["ending"] == "deadline" and backend.closed == ["Describe it."]
+
+
+def test_a_run_that_is_left_sends_no_end() -> None:
+    backend = FakeBackend()
+    race = RaceFrames(FrameList("live run", live=True), backend.collect_race, lambda: "left")
+    assert list(race.frames(backend.race(None, "Describe it.", DecodingConfig()), 60)) == []
+
+
+def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageState, warned: list[str]) -> None:
+    def broken(draft: str | None) -> Any:
+        raise RuntimeError("a secret inside")
+
+    bad = replace(page, backend=lambda: broken(None))
+    assert list(run_frames(bad, asked(bad))) == []
+    assert warned == ["Something went wrong and the run was stopped. Please try again."] and bad.runs.empty
+    assert list(run_frames(page, asked(page, question="x" * 30_000))) == []
+    assert warned[-1].startswith("This cannot run: the question has more than 20,000 characters")
+    gone = replace(asked(page), picture="/nowhere/gone.png")
+    assert list(run_frames(page, gone)) == [] and warned[-1].startswith("This cannot run: ")
+
+
+def test_a_pair_without_a_draft_says_so() -> None:
+    info = replace(FakeBackend().info, draft=NO_DRAFT)
+    config, absent = lanes_config(info, DecodingConfig())
+    assert config.drafter == "none" and "has no draft" in str(absent)
+    assert lanes_config(info, DecodingConfig(drafter="prompt-lookup"))[1] is None
+
+
+# --- dialogues ------------------------------------------------------------------------------------------------------
+
+
+def test_a_follow_up_goes_on_from_a_run_and_from_a_recorded_race(page: PageState, warned: list[str]) -> None:
+    list(run_frames(page, asked(page)))
+    *_, frames = run_frames(page, asked(page, "What is on the left?", follow=True))
+    run = json.loads(frames[0])
+    assert [question for question, _ in run["before"]] == ["How many objects are there?"]
+    recorded = next(race for race in page.recorded if race.later)
+    page.chats.show("me", recorded)
+    later = replace(asked(page, "And behind it?", follow=True), picture=str(recorded.pictures[-1]))
+    *_, frames = run_frames(page, later)
+    assert len(json.loads(frames[0])["before"]) == len(recorded.turns) and not warned
+
+
+def test_a_dialogue_of_another_visitor_or_a_dropped_one_is_refused(
+    page: PageState, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(run_frames(page, asked(page)))
+    assert list(run_frames(page, asked(page, session="you", follow=True))) == []
+    assert warned == [f"This cannot run: {LOST}"]
+    monkeypatch.setattr(chats_module, "MOST_DIALOGUES", 1)
+    page.chats.show("you", None)
+    list(run_frames(page, asked(page, follow=True)))
+    list(run_frames(page, asked(page, session="you", follow=True)))
+    assert warned[1:] == [f"This cannot run: {LOST}", f"This cannot run: {NONE_YET}"]
+
+
+def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "MOST_CACHES", 1)
+    for session in ("a", "b"):
+        list(run_frames(page, asked(page, session=session)))
+    held = [page.chats.held(session) for session in ("a", "b")]
+    assert [one.chat.nbytes > 0 for one in held if one and one.chat] == [False, True]
+    *_, frames = run_frames(page, asked(page, "What is on the left?", session="a", follow=True))
+    assert kinds(frames)[-1] == "end"
+
+
+# --- what visitors open ---------------------------------------------------------------------------------------------
+
+
+def test_recorded_races_open_by_name_and_turn_and_end_the_run_before(page: PageState) -> None:
+    handlers, number = Handlers(page), page.runs.ask("me")
+    event = SimpleNamespace(_data={"race": "4-dialogue", "turn": 0})
+    frames, path, question = handlers.opened(event, visitor())
+    race = page.races["4-dialogue"]
+    assert question == race.turns[0].prompt and path == str(race.pictures[0])
+    assert json.loads(frames[0])["turn"] == 0 and page.runs.state("me", number) == "left"
+    for odd in (None, {}, {"race": "<b>"}, {"race": ["x"], "turn": "y"}):
+        with pytest.raises(gr.Error, match="There is no recorded run"):
+            handlers.opened(SimpleNamespace(_data=odd), visitor())
+    assert set(page.races) >= {race.name for lesson in page.lessons for race in lesson.races}
+
+
+def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
+    page: PageState, warned: list[str], tmp_path: Path
+) -> None:
+    handlers = Handlers(page)
+    good, bad = tmp_path / "photo.png", tmp_path / "bad.png"
+    Image.new("RGB", (64, 48), "red").save(good)
+    bad.write_bytes(b"no picture")
+    frames, path, question = handlers.uploaded(str(good), "What is this?", visitor())
+    run = json.loads(frames[0])
+    assert (len(frames), path, question) == (1, str(good), "What is this?")
+    assert run["picture"].startswith("data:image/jpeg") and "nonsense" in run["waits"]
+    assert all(isinstance(one, dict) for one in handlers.uploaded(str(bad), "", visitor()))
+    assert warned[-1].startswith("This file cannot be used: ")
+    race = tmp_path / "race.json"
+    race.write_text(ASSETS.joinpath("examples", "3-count.json").read_text())
+    frames, path, question = handlers.uploaded(str(race), "", visitor())
+    assert json.loads(frames[0])["source"] == "from race.json" and path is None
+    small = Handlers(replace(page, limits=Limits(upload_bytes=10)))
+    small.uploaded(str(good), "", visitor())
+    assert "at most 10 are read: make it smaller" in warned[-1]
+
+
+def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
+    frames, path, _ = Handlers(page).new_scene("", visitor())
+    assert Path(path).parent.name == "scenes" and json.loads(frames[0])["lanes"] == []
+
+
+def test_which_words_needed_the_picture_is_measured_of_a_run_here(page: PageState, warned: list[str]) -> None:
+    handlers = Handlers(page)
+    assert list(handlers.needed(visitor())) == [] and "it is measured of the first question" in warned[-1]
+    list(run_frames(page, asked(page)))
+    *_, frames = handlers.needed(visitor())
+    assert kinds(frames)[-1] == "grounding" and kinds(frames)[-2] == "end"
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_controls_make_the_configuration_and_bounds_are_named() -> None:
+    assert read_settings(default_settings(), Limits()) == DecodingConfig()
+    values = dict(zip(FIELDS, default_settings(), strict=True))
+    typed = make_config(values | {"rule": "fixed", "branching": "2, 2, 1", "depth": 3.0}, Limits())
+    assert typed.branching == (2, 2, 1) and typed.depth == 3
+    with pytest.raises(ValueError, match="nodes is 20, and at most 8 are allowed here"):
+        make_config(values, Limits(nodes=8))
+    for card in CARDS:
+        assert make_config(values | dict(card.changes), Limits())
+    assert read_draft("draft: EagleVLM") == "EagleVLM" and read_draft("model") is None
+    assert make_config(values | {"drafter": "draft: EagleVLM"}, Limits()).drafter == "model"
+
+
+# --- Measure --------------------------------------------------------------------------------------------------------
+
+
+def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
+    prompts = questions("2 scenes", None, "", page)
+    asked_for = Comparison("Rules", "depth", replace(SHORT, rule="chain"), None, None)
+    rows = [found for found in compared(page, asked_for, prompts) if found is not None][-1]
+    assert {row.name for row in rows} >= {"entropy", "chain", "topk", "fixed", "sequoia"}
+    for row in rows:
+        assert len(row.runs) == len(row.alone) == 2
+        assert all(a.token_ids == b.token_ids for a, b in zip(row.alone, row.runs, strict=True))
+        passes = sum(len(run.steps) for run in row.runs)
+        tokens = sum(len(run.token_ids) - 1 for run in row.runs)
+        assert row.row()[1] == f"{tokens / passes:.1f}" and row.row()[-1] == "2 of 2"
+    assert comparison_words(rows).endswith(f"The tokens were the same in {2 * len(rows)} of {2 * len(rows)} runs.")
+    with pytest.raises(ValueError, match="the last run had these very settings"):
+        list(compared(page, replace(asked_for, kind="Against the last run"), questions("1 scenes", None, "", page)))
+
+
+def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
+    race = synthetic_recorded(tmp_path, 1)[0]
+    about, reach, _, doubt, _, rows, _ = run_views(race_frames(race))
+    drafted = sum(step.tree.drafted for step in race.lead.steps)
+    assert f"{drafted} guesses" in reach and doubt.startswith("Sure (up to 0.3 nats)") and "Describe" in about
+    nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
+    assert len(rows) == nodes
+    assert run_views([])[1] == "" and run_views(race_frames(Recorded("r", None, race.target_only, None)))[1] == ""
+    assert Variant("x", [race.lead], [race.target_only]).row()[0] == "x"
+
+
+# --- health and ZeroGPU ---------------------------------------------------------------------------------------------
+
+
+def test_health_says_what_runs_and_that_nothing_can(page: PageState) -> None:
+    page.loading.result()
+    assert health(page.loading).status_code == 200 and b"ready" in bytes(health(page.loading).body)
+    broken = PageState(lambda: (_ for _ in ()).throw(ValueError("no weights")))
+    assert broken.loading.exception()
+    assert health(broken.loading).status_code == 503
+
+
+def test_a_lent_gpu_races_by_itself_and_is_asked_for_as_long_as_it_takes(page: PageState, pair: Pair) -> None:
+    asked_for: list[Any] = []
+
+    def gpu(duration: Any) -> Any:
+        asked_for.append(duration)
+        return lambda function: function
+
+    lent = replace(page, lent=lent_race(pair, gpu, 10**6))
+    longer = replace(asked(lent), config=DecodingConfig(max_new_tokens=400))  # half a minute is granted
+    *_, frames = run_frames(lent, longer)
+    assert "end" in kinds(frames) and asked_for == [granted]
+    assert granted(None, "?", SHORT) == 7 and granted(None, "?", DecodingConfig(max_new_tokens=4000)) == 60
