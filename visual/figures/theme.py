@@ -8,6 +8,7 @@ from typing import Final
 ACCEPTED: Final = "#0072B2"
 REJECTED: Final = "#D55E00"
 TARGET: Final = "#009E73"
+SAVED: Final = "#CC79A7"
 QUIET: Final = "#8b9096"  # legible on light and dark alike
 RULE_MARKERS: Final = MappingProxyType({
     "entropy": {"color": "#0072B2", "symbol": "circle"},

@@ -175,8 +175,8 @@ class Handlers:
     def refuse(self, request: gr.Request) -> tuple[Any, ...]:
         """Say that the queue is full: only the browser learns of it."""
         self.state.runs.leave(request.session_hash or "")
-        gr.Warning(f"This did not run: {self.state.limits.waiting} runs are waiting already. Try again in a minute.")
-        return gr.update(visible=True), gr.update(visible=False)
+        line = f"This did not run: {self.state.limits.waiting} runs are waiting already. Try again in a minute."
+        return gr.update(visible=True), gr.update(visible=False), line
 
     def needed(self, request: gr.Request) -> Generator[Any]:
         """Measure which words of the run on the stage needed the picture."""

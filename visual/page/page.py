@@ -182,13 +182,14 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
         begun = gr.on(clicks, handlers.ask, None, [ticket, *buttons], trigger_mode="multiple", **QUICK)
         computed = begun.then(handlers.run(follow), inputs, stage.player, trigger_mode="multiple", **computes)
         computed.then(handlers.finish, None, buttons, **QUICK)
-        computed.failure(handlers.refuse, None, buttons, **QUICK)
+        computed.failure(handlers.refuse, None, [*buttons, stage.running], **QUICK)
     stage.stop.click(handlers.stop, None, None, **QUICK)
     stage.player.open(handlers.opened, None, stage.shown, **QUICK)
     for button, race in zip(stage.examples, handlers.state.recorded, strict=False):
         button.click(handlers.example(race.name), None, stage.shown, **QUICK)
     stage.scene.click(handlers.new_scene, stage.question, stage.shown, **QUICK)
-    stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **QUICK)
+    warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
+    stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **warns)
     if handlers.state.lent is None:
         stage.player.needed(handlers.needed, None, stage.player, **computes)
     names = json.dumps([html.escape(title) for title in titles(handlers.state.recorded[:SHOWN_EXAMPLES])])

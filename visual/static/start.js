@@ -48,9 +48,9 @@ function openTab(number) {
 
 function keepTabs() {
   const shown = () => (new URLSearchParams(location.search).get("tab") === "measure" ? 1 : 0);
-  document.addEventListener("click", ({ target, isTrusted }) => {
+  document.addEventListener("click", ({ target }) => {
     const tab = target.closest('#tabs button[role="tab"]');
-    if (!tab || !isTrusted) return;
+    if (!tab) return;
     const query = new URLSearchParams(location.search);
     const measure = [...document.querySelectorAll('#tabs button[role="tab"]')].indexOf(tab) === 1;
     if (measure === (query.get("tab") === "measure")) return;
