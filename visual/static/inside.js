@@ -17,10 +17,25 @@ function drawMask(field, tree, cached) {
   nodes.forEach((node, row) => {
     const y = top + row * cell;
     const seen = new Set(ancestors(tree, node));
-    if (cell >= 9) parts.push(svg("text", { x: left - 6, y: y + cell - 2, "text-anchor": "end", class: "word", "font-size": Math.min(13, cell + 1) }, tree.text[node]));
+    if (cell >= 9)
+      parts.push(
+        svg(
+          "text",
+          { x: left - 6, y: y + cell - 2, "text-anchor": "end", class: "word", "font-size": Math.min(13, cell + 1) },
+          tree.text[node],
+        ),
+      );
     parts.push(svg("rect", { x: left, y: y + 0.5, width: text, height: cell - 1.5, class: "sees text-so-far" }));
     nodes.forEach((column) => {
-      parts.push(svg("rect", { x: left + text + 6 + column * cell, y: y + 0.5, width: cell - 1.5, height: cell - 1.5, class: seen.has(column) ? `sees${node === column ? " self" : ""}` : "blind" }));
+      parts.push(
+        svg("rect", {
+          x: left + text + 6 + column * cell,
+          y: y + 0.5,
+          width: cell - 1.5,
+          height: cell - 1.5,
+          class: seen.has(column) ? `sees${node === column ? " self" : ""}` : "blind",
+        }),
+      );
     });
   });
   field.plotly.react(field.plot, [], figureLayout(width, height, []), PLAIN);
@@ -43,7 +58,10 @@ function drawCache(field, tree, cached) {
   const text = Math.min(130, width * 0.25);
   const cell = Math.min(26, (width - text - 24) / nodes.length);
   const y = height - 30;
-  const parts = [rectangle([2, y, text, 22], 4, "cache-column text-so-far"), svg("text", { x: 10, y: y + 15, class: "number" }, `${cached} columns`)];
+  const parts = [
+    rectangle([2, y, text, 22], 4, "cache-column text-so-far"),
+    svg("text", { x: 10, y: y + 15, class: "number" }, `${cached} columns`),
+  ];
   nodes.forEach((node, at) => {
     const x = text + 10 + at * cell;
     parts.push(rectangle([x, y, cell - 2, 22], 3, kept.has(node) ? "cache-column kept" : "cache-column dropped"));
@@ -59,14 +77,25 @@ function drawCoin(field, draw) {
   const parts = [rectangle([left, y, bar, 16], 4, "coin-bar")];
   if (draw.keeps !== null) {
     parts.push(rectangle([left, y, bar * draw.keeps, 16], 4, "coin-keep"));
-    parts.push(svg("text", { x: left + 8, y: y + 12, class: "number" }, "kept"), svg("text", { x: left + bar - 8, y: y + 12, "text-anchor": "end", class: "number" }, "refused"));
+    parts.push(
+      svg("text", { x: left + 8, y: y + 12, class: "number" }, "kept"),
+      svg("text", { x: left + bar - 8, y: y + 12, "text-anchor": "end", class: "number" }, "refused"),
+    );
   }
   for (const [word, start, share] of draw.shares) {
     parts.push(rectangle([x(start), y, bar * share, 16], 2, word === draw.word ? "coin-keep" : "coin-share"));
-    if (bar * share > textWidth(word, 13) + 8) parts.push(svg("text", { x: x(start) + 5, y: y + 12, class: "number" }, word));
+    if (bar * share > textWidth(word, 13) + 8)
+      parts.push(svg("text", { x: x(start) + 5, y: y + 12, class: "number" }, word));
   }
   const at = x(draw.uniform);
-  parts.push(svg("path", { d: `M${at} ${y - 8}V${y + 22}`, class: "coin-line" }), svg("text", { x: clamp(at, 40, width - 40), y: y - 12, "text-anchor": "middle", class: "number ink" }, `u = ${draw.uniform.toFixed(2)}`));
+  parts.push(
+    svg("path", { d: `M${at} ${y - 8}V${y + 22}`, class: "coin-line" }),
+    svg(
+      "text",
+      { x: clamp(at, 40, width - 40), y: y - 12, "text-anchor": "middle", class: "number ink" },
+      `u = ${draw.uniform.toFixed(2)}`,
+    ),
+  );
   parts.push(svg("text", { x: left, y: y + 30, class: "number muted" }, draw.say));
   field.over.append(...parts);
 }

@@ -4,8 +4,16 @@ const ALONE = "target-only";
 
 function newRace(run) {
   return {
-    ...run, lead: run.lanes.at(-1), raced: run.lanes.length > 1, frames: 1,
-    steps: [], words: [], passes: [], aloneWords: [], end: null, grounding: null,
+    ...run,
+    lead: run.lanes.at(-1),
+    raced: run.lanes.length > 1,
+    frames: 1,
+    steps: [],
+    words: [],
+    passes: [],
+    aloneWords: [],
+    end: null,
+    grounding: null,
   };
 }
 

@@ -7,10 +7,15 @@ function createSaving(root, host, stage) {
   const find = (name) => root.querySelector(`[data-save="${name}"]`);
   const name = () => `specllava-${state.race.race ?? "run"}`;
   const savers = {
-    page: () => host.page().then(([before, after]) => download(`${name()}.html`, "text/html", [before, frames(), after])),
+    page: () =>
+      host.page().then(([before, after]) => download(`${name()}.html`, "text/html", [before, frames(), after])),
     json: () => download(`${name()}.json`, "application/json", [state.race.end.file]),
     csv: () => download(`${name()}.csv`, "text/csv", [state.race.end.csv]),
-    link: () => navigator.clipboard.writeText(location.href).then(() => said("The link is copied."), () => said(location.href)),
+    link: () =>
+      navigator.clipboard.writeText(location.href).then(
+        () => said("The link is copied."),
+        () => said(location.href),
+      ),
   };
   for (const [one, save] of Object.entries(savers)) {
     find(one).addEventListener("click", () => save().catch(({ message }) => said(`This was not saved: ${message}`)));
@@ -86,17 +91,21 @@ function createAddress(host, stage) {
     const { lessons, older, examples, tour } = host.catalog;
     const number = whole(query.get("lesson"));
     if (number && lessons.length) {
-      const known = number > lessons.length ? older[number] ?? 1 : number;
+      const known = number > lessons.length ? (older[number] ?? 1) : number;
       const stop = clamp(whole(query.get("question")) || 1, 1, lessons[known - 1].stops.length) - 1;
       return stage.openLesson(known - 1, { stop, answered: query.get("phase") === "answer" });
     }
     const name = query.get("example") ?? query.get("race");
-    const found = examples.find((example) => example.name === name) ?? lessons.flatMap(({ stops }) => stops).find(({ race }) => race === name);
+    const found =
+      examples.find((example) => example.name === name) ??
+      lessons.flatMap(({ stops }) => stops).find(({ race }) => race === name);
     const step = whole(query.get("step"));
     const phase = PHASES.indexOf(query.get("phase"));
     const stop = { ...(step ? { step: step - 1 } : {}), ...(phase < 0 ? {} : { phase }) };
     if (found) return stage.show(name, whole(query.get("turn")) ? whole(query.get("turn")) - 1 : null, stop);
-    return host.first ? host.first(query) : stage.show(tour, null, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
+    return host.first
+      ? host.first(query)
+      : stage.show(tour, null, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
   }
 
   window.addEventListener("popstate", follow);

@@ -26,7 +26,11 @@ function createSpotlight(root, { toggle, measure }) {
   function begin(next) {
     race = next;
     const source = race.picture ?? "";
-    const safe = source.startsWith("data:image/") || source.startsWith("/") || source.startsWith("files/") || /^https?:/.test(source);
+    const safe =
+      source.startsWith("data:image/") ||
+      source.startsWith("/") ||
+      source.startsWith("files/") ||
+      /^https?:/.test(source);
     picture.classList.toggle("none", !safe);
     if (safe) image.src = source;
     else image.removeAttribute("src");
@@ -49,7 +53,18 @@ function createSpotlight(root, { toggle, measure }) {
     if (!on) return;
     const least = words.map(({ weight }) => weight).sort((a, b) => b - a)[LISTED - 1] ?? 0;
     const listed = words.filter(({ weight }) => weight >= least).slice(0, LISTED);
-    table.replaceChildren(...listed.map(({ word, seen, grey, instead }) => html("tr", {}, html("th", { scope: "row" }, word), html("td", {}, seen), html("td", {}, grey), html("td", {}, instead))));
+    table.replaceChildren(
+      ...listed.map(({ word, seen, grey, instead }) =>
+        html(
+          "tr",
+          {},
+          html("th", { scope: "row" }, word),
+          html("td", {}, seen),
+          html("td", {}, grey),
+          html("td", {}, instead),
+        ),
+      ),
+    );
     lit.style.maskImage = lit.style.webkitMaskImage = `url(${maskOf(words, race.grounding.grid)})`;
   }
 

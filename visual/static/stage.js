@@ -10,10 +10,34 @@ const LETTER = 38;
 // host: { catalog, open(name, turn) -> frames, page() -> halves of a saved page, measure() or null, addressed, plotly }
 function createStage(root, host) {
   const find = (selector) => root.querySelector(selector);
-  const field = { root: find(".field"), plot: find(".plot"), under: find(".under"), over: find(".over"), plotly: null, at: null };
-  const parts = { text: createText(root), time: createTimeline(root), light: createSpotlight(root, { toggle: lightAll, measure: host.measure }) };
+  const field = {
+    root: find(".field"),
+    plot: find(".plot"),
+    under: find(".under"),
+    over: find(".over"),
+    plotly: null,
+    at: null,
+  };
+  const parts = {
+    text: createText(root),
+    time: createTimeline(root),
+    light: createSpotlight(root, { toggle: lightAll, measure: host.measure }),
+  };
   const races = new Map(); // those that were opened, by name and turn
-  const state = { race: null, mode: "run", beat: 0, lesson: 0, stop: 0, answered: false, step: 0, phase: 2, lit: null, one: null, playing: false, frame: 0 };
+  const state = {
+    race: null,
+    mode: "run",
+    beat: 0,
+    lesson: 0,
+    stop: 0,
+    answered: false,
+    step: 0,
+    phase: 2,
+    lit: null,
+    one: null,
+    playing: false,
+    frame: 0,
+  };
   let asked = 0; // the latest stop that was asked for: those before it come too late
   let drawn = null; // the scene on show
 
@@ -26,7 +50,8 @@ function createStage(root, host) {
     const { race, mode } = state;
     if (!race.steps.length) return blankScene(race);
     if (mode === "tour") return sceneOf(race.end.beats[state.beat]);
-    if (mode === "lesson") return sceneOf({ step: lessonStop().step, ...lessonStop()[state.answered ? "answer" : "question"] });
+    if (mode === "lesson")
+      return sceneOf({ step: lessonStop().step, ...lessonStop()[state.answered ? "answer" : "question"] });
     const { step, phase } = state;
     const last = step === race.steps.length - 1 && phase === 3;
     const shown = sceneOf({ step, ...race.steps[step].phases[phase] });
@@ -36,8 +61,24 @@ function createStage(root, host) {
   }
 
   function blankScene(race) {
-    const words = race.end?.headline ?? { say: [["", race.waits ?? "Both models read the picture and the question …"]], more: [], short: [["", race.waits ?? "Reading the picture …"]] };
-    return { ...words, view: null, key: [], upto: race.words.length, fresh: Infinity, alone: null, clock: 0, passes: null, step: null, phase: null, done: true };
+    const words = race.end?.headline ?? {
+      say: [["", race.waits ?? "Both models read the picture and the question …"]],
+      more: [],
+      short: [["", race.waits ?? "Reading the picture …"]],
+    };
+    return {
+      ...words,
+      view: null,
+      key: [],
+      upto: race.words.length,
+      fresh: Infinity,
+      alone: null,
+      clock: 0,
+      passes: null,
+      step: null,
+      phase: null,
+      done: true,
+    };
   }
 
   function sceneOf(stop) {
@@ -47,7 +88,19 @@ function createStage(root, host) {
     const clock = { alone: 0, guess: step.drafted, check: step.checked }[stop.phase] ?? step.end;
     const alone = race.raced && stop.key.includes("alone") ? aloneCount(race, clock) : null;
     const passes = stop.view.passes ?? null;
-    return { ...stop, index: stop.step, step, clock, alone, passes, upto: step.first + (after ? step.words.length : 0), fresh: after ? step.first : Infinity, plain: passes !== null, spot: stop.view.spot ?? null, seen: stop.view.seen ?? null };
+    return {
+      ...stop,
+      index: stop.step,
+      step,
+      clock,
+      alone,
+      passes,
+      upto: step.first + (after ? step.words.length : 0),
+      fresh: after ? step.first : Infinity,
+      plain: passes !== null,
+      spot: stop.view.spot ?? null,
+      seen: stop.view.seen ?? null,
+    };
   }
 
   // --- drawing ------------------------------------------------------------------------------------------
@@ -77,7 +130,8 @@ function createStage(root, host) {
     title.replaceChildren(...segments(words));
     title.className = big ? "big" : "";
     below.replaceChildren(...segments(more));
-    if (link && host.leads) below.append(" ", html("button", { type: "button", class: "lead", click: () => host.leads(link) }, "See"));
+    if (link && host.leads)
+      below.append(" ", html("button", { type: "button", class: "lead", click: () => host.leads(link) }, "See"));
     below.hidden = !more.length;
     if (big && title.scrollWidth > title.clientWidth + 1) title.classList.add("less");
     const box = title.parentElement;
@@ -94,7 +148,12 @@ function createStage(root, host) {
     const { view, step } = next;
     if (view.name === "chain") return drawChain(field, view);
     if (view.name === "mask") return drawMask(field, step.tree, step.cached);
-    const slides = before?.step === step && view.name === "done" && before.view.name !== "done" && before.view.name !== "mask" && !calm();
+    const slides =
+      before?.step === step &&
+      view.name === "done" &&
+      before.view.name !== "done" &&
+      before.view.name !== "mask" &&
+      !calm();
     if (slides) slide(next);
     else settle(next, before);
   }
@@ -111,7 +170,8 @@ function createStage(root, host) {
     drawTree(field, step.tree, view);
     if (view.cache && !narrow()) drawCache(field, step.tree, step.cached);
     if (view.coin !== undefined) drawCoin(field, step.draws[view.coin]);
-    else if (next.phase === "accept" && step.draws.length && state.mode === "run" && !narrow()) drawCoin(field, step.draws.at(-1));
+    else if (next.phase === "accept" && step.draws.length && state.mode === "run" && !narrow())
+      drawCoin(field, step.draws.at(-1));
     if (view.threads) drawThreads(root, field, step.tree, parts.text, step.first);
     if (!before || calm()) return;
     if (view.name === "open" && before.step !== step) grow(step);
@@ -122,17 +182,29 @@ function createStage(root, host) {
   function grow(step) {
     const levels = Math.max(1, ...depthsOf(step.tree));
     const hidden = narrow() ? "inset(0 0 100% 0)" : "inset(-60px 100% -60px 0)";
-    field.root.animate([{ clipPath: hidden }, { clipPath: "inset(-60px -60px -60px -60px)" }], { duration: Math.min(LEVEL * levels, 900), easing: "linear" });
+    field.root.animate([{ clipPath: hidden }, { clipPath: "inset(-60px -60px -60px -60px)" }], {
+      duration: Math.min(LEVEL * levels, 900),
+      easing: "linear",
+    });
   }
 
   function wipe(slab) {
-    slab?.animate([{ clipPath: narrow() ? "inset(0 0 100% 0)" : "inset(0 100% 0 0)" }, { clipPath: "inset(0)" }], { duration: WIPE, easing: "ease-out" });
+    slab?.animate([{ clipPath: narrow() ? "inset(0 0 100% 0)" : "inset(0 100% 0 0)" }, { clipPath: "inset(0)" }], {
+      duration: WIPE,
+      easing: "ease-out",
+    });
   }
 
   // The accepted branch slides to the trunk; then its words fly into the answer.
   function slide(next) {
     const began = performance.now();
-    flyWords(root, { ...field, at: placeNodes(next.step.tree, next.view, field.root.clientWidth, field.root.clientHeight, 1) }, next.step.tree, parts.text, next.step.first);
+    flyWords(
+      root,
+      { ...field, at: placeNodes(next.step.tree, next.view, field.root.clientWidth, field.root.clientHeight, 1) },
+      next.step.tree,
+      parts.text,
+      next.step.first,
+    );
     const tick = (now) => {
       const share = clamp((now - began) / SLIDE, 0, 1);
       if (share === 1) return settle(next, null);
@@ -145,7 +217,7 @@ function createStage(root, host) {
   function spot(next) {
     const places = state.lit ?? next.spot;
     parts.light.show(state.one === null ? places : [state.one]);
-    parts.text.markSeen(parts.light.isOn() ? state.lit ?? next.seen ?? places : []);
+    parts.text.markSeen(parts.light.isOn() ? (state.lit ?? next.seen ?? places) : []);
   }
 
   // While words are marked, one of them can be pointed at: the light shows what that one needed.
@@ -170,10 +242,20 @@ function createStage(root, host) {
     const tree = view && step?.tree;
     if (!tree) return body.replaceChildren();
     const depths = depthsOf(tree);
-    body.replaceChildren(...tree.parent.map((_, node) => {
-      const shown = [depths[node], tree.text[node], tree.small[node], tree.nats[node], tree.wish[node], tree.large[node], view.name === "done" ? tree.verdict[node] : ""];
-      return html("tr", {}, ...shown.map((value) => html("td", {}, String(value ?? ""))));
-    }));
+    body.replaceChildren(
+      ...tree.parent.map((_, node) => {
+        const shown = [
+          depths[node],
+          tree.text[node],
+          tree.small[node],
+          tree.nats[node],
+          tree.wish[node],
+          tree.large[node],
+          view.name === "done" ? tree.verdict[node] : "",
+        ];
+        return html("tr", {}, ...shown.map((value) => html("td", {}, String(value ?? ""))));
+      }),
+    );
   }
 
   function speak(text) {
@@ -197,7 +279,7 @@ function createStage(root, host) {
     on.classList.toggle("first", mode !== "run");
     on.querySelector("span").textContent = mode === "run" ? "" : onWords();
     on.setAttribute("aria-label", mode === "run" ? "Step on" : onWords());
-    on.disabled = mode === "run" && (at >= count - 1 && state.phase === 3);
+    on.disabled = mode === "run" && at >= count - 1 && state.phase === 3;
     back.setAttribute("aria-label", mode === "run" ? "Step back" : "Back");
     skip.hidden = mode !== "tour" || state.beat === count - 1;
     find(".phase").hidden = asks || !race.steps.length;
@@ -211,7 +293,18 @@ function createStage(root, host) {
     const input = find(".slide input");
     Object.assign(input, { max: Math.max(0, count - 1), value: at });
     input.setAttribute("aria-valuetext", find(".at").textContent);
-    if (!find(".slide").hidden) drawTicks(find(".slide svg"), count, at, mode === "run" ? race.steps.map(({ words }) => [words.filter(([, source]) => source.startsWith("small")).length, words.filter(([, source]) => !source.startsWith("small")).length]) : null);
+    if (!find(".slide").hidden)
+      drawTicks(
+        find(".slide svg"),
+        count,
+        at,
+        mode === "run"
+          ? race.steps.map(({ words }) => [
+              words.filter(([, source]) => source.startsWith("small")).length,
+              words.filter(([, source]) => !source.startsWith("small")).length,
+            ])
+          : null,
+      );
   }
 
   function onWords() {
@@ -246,7 +339,8 @@ function createStage(root, host) {
 
   function next() {
     pause();
-    if (state.mode === "tour") return state.beat < state.race.end.beats.length - 1 ? put({ beat: state.beat + 1 }) : tryIt();
+    if (state.mode === "tour")
+      return state.beat < state.race.end.beats.length - 1 ? put({ beat: state.beat + 1 }) : tryIt();
     if (state.mode === "lesson") return nextInLesson();
     if (state.step < state.race.steps.length - 1) put({ step: state.step + 1, phase: rest(state.step + 1) });
     else put({ phase: 3 });
@@ -262,7 +356,8 @@ function createStage(root, host) {
 
   function nextInLesson() {
     if (!state.answered) return put({ answered: true });
-    if (state.stop < lessons()[state.lesson].stops.length - 1) return openLesson(state.lesson, { stop: state.stop + 1 });
+    if (state.stop < lessons()[state.lesson].stops.length - 1)
+      return openLesson(state.lesson, { stop: state.stop + 1 });
     return state.lesson < lessons().length - 1 ? openLesson(state.lesson + 1) : tryIt();
   }
 
@@ -322,7 +417,11 @@ function createStage(root, host) {
     }
     const { step = null, ...more } = stop;
     const last = Math.max(0, race.steps.length - 1);
-    Object.assign(state, { lit: null, mode: "run", step: clamp(step ?? last, 0, last), phase: step === null || step >= last ? 3 : 2 }, more);
+    Object.assign(
+      state,
+      { lit: null, mode: "run", step: clamp(step ?? last, 0, last), phase: step === null || step >= last ? 3 : 2 },
+      more,
+    );
     if (state.mode === "tour" && !race.end?.beats) state.mode = "run";
     render({ moved: !other });
   }
@@ -366,7 +465,8 @@ function createStage(root, host) {
   function toggle() {
     if (state.playing) return pause();
     const { mode, race } = state;
-    if (mode === "run" && state.step >= race.steps.length - 1 && state.phase >= 2) Object.assign(state, { step: 0, phase: 0 });
+    if (mode === "run" && state.step >= race.steps.length - 1 && state.phase >= 2)
+      Object.assign(state, { step: 0, phase: 0 });
     if (mode === "tour" && state.beat === race.end.beats.length - 1) state.beat = 0;
     play();
   }
@@ -404,18 +504,28 @@ function createStage(root, host) {
   function spanOf() {
     const { race, mode } = state;
     if (mode === "tour") return BEAT + LETTER * drawn.say.reduce((total, [, text]) => total + text.length, 0);
-    const step = race.live ? clamp(7000 / Math.max(10, race.steps.length), 250, 700) : clamp(16000 / race.steps.length, 300, 1600);
+    const step = race.live
+      ? clamp(7000 / Math.max(10, race.steps.length), 250, 700)
+      : clamp(16000 / race.steps.length, 300, 1600);
     return step * [0.36, 0.28, 0.36, 0.1][state.phase];
   }
 
   function sweep(number, phase, share) {
     const { race } = state;
     const step = race.steps[number];
-    const [from, to] = [[step.start, step.drafted], [step.drafted, step.checked], [step.checked, step.end], [step.end, step.end]][phase];
+    const [from, to] = [
+      [step.start, step.drafted],
+      [step.drafted, step.checked],
+      [step.checked, step.end],
+      [step.end, step.end],
+    ][phase];
     const clock = from + (to - from) * share;
     parts.time.show(clock);
     const upto = step.first + (phase > 1 ? step.words.length : 0);
-    parts.text.show(upto, { fresh: phase > 1 ? step.first : Infinity, alone: race.raced ? aloneCount(race, clock) : null });
+    parts.text.show(upto, {
+      fresh: phase > 1 ? step.first : Infinity,
+      alone: race.raced ? aloneCount(race, clock) : null,
+    });
   }
 
   function advance() {
@@ -425,7 +535,8 @@ function createStage(root, host) {
       state.beat += 1;
     } else if (state.phase < 2) state.phase += 1;
     else if (state.step < race.steps.length - 1) Object.assign(state, { step: state.step + 1, phase: 0 });
-    else if (!race.end) return void (state.playing = false); // goes on with the next frames
+    else if (!race.end)
+      return void (state.playing = false); // goes on with the next frames
     else {
       state.phase = 3;
       pause();
@@ -449,20 +560,37 @@ function createStage(root, host) {
     const box = field.root.getBoundingClientRect();
     const scale = box.width / field.root.clientWidth || 1;
     const [x, y] = [(event.clientX - box.left) / scale, (event.clientY - box.top) / scale];
-    const near = at.x.map((_, node) => [Math.hypot(at.x[node] - x, at.y[node] - y - 8), node]).filter(([, node]) => at.shown[node]);
+    const near = at.x
+      .map((_, node) => [Math.hypot(at.x[node] - x, at.y[node] - y - 8), node])
+      .filter(([, node]) => at.shown[node]);
     const [distance, node] = near.reduce((best, one) => (one[0] < best[0] ? one : best), [30, null]);
-    find(".line").textContent = distance < 30 && node !== null && drawn.view.name === "done" ? step.lines[node] : distance < 30 && node !== null ? step.lines[node].replace(/\.[^.]*\.$/, ".") : "";
+    find(".line").textContent =
+      distance < 30 && node !== null && drawn.view.name === "done"
+        ? step.lines[node]
+        : distance < 30 && node !== null
+          ? step.lines[node].replace(/\.[^.]*\.$/, ".")
+          : "";
   }
 
   function press(event) {
-    if (event.target.closest("input:not([type=range]), textarea, select, [contenteditable]") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (
+      event.target.closest("input:not([type=range]), textarea, select, [contenteditable]") ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey
+    )
+      return;
     if (!root.offsetParent) return;
     const presents = root.classList.contains("present");
     const onButton = event.target.closest("button, summary, a") && event.key === " ";
     const keys = {
-      ArrowRight: next, ArrowLeft: previous, PageDown: next, PageUp: previous,
+      ArrowRight: next,
+      ArrowLeft: previous,
+      PageDown: next,
+      PageUp: previous,
       " ": state.mode === "run" || (state.mode === "tour" && !presents) ? toggle : next,
-      Home: () => first(), End: () => state.mode === "run" && jump(state.race.steps.length - 1, 3),
+      Home: () => first(),
+      End: () => state.mode === "run" && jump(state.race.steps.length - 1, 3),
       Escape: () => presents && present(false),
     };
     if (!keys[event.key] || onButton || !state.race) return;
@@ -485,8 +613,16 @@ function createStage(root, host) {
   }
 
   function listen() {
-    const act = { back: previous, on: next, play: toggle, skip: tryIt, tour: openTour, present: () => present(!root.classList.contains("present")) };
-    for (const button of root.querySelectorAll("[data-act]")) button.addEventListener("click", () => act[button.dataset.act]());
+    const act = {
+      back: previous,
+      on: next,
+      play: toggle,
+      skip: tryIt,
+      tour: openTour,
+      present: () => present(!root.classList.contains("present")),
+    };
+    for (const button of root.querySelectorAll("[data-act]"))
+      button.addEventListener("click", () => act[button.dataset.act]());
     for (const button of root.querySelectorAll(".phase button")) {
       button.addEventListener("click", () => jump(drawn.index ?? state.step, PHASES.indexOf(button.dataset.phase)));
     }
@@ -501,7 +637,10 @@ function createStage(root, host) {
     const answer = find(".answer");
     for (const type of ["pointerover", "pointerdown", "pointerleave"]) answer.addEventListener(type, pointWord);
     document.addEventListener("keydown", press);
-    document.addEventListener("fullscreenchange", () => !document.fullscreenElement && root.classList.contains("present") && present(false));
+    document.addEventListener(
+      "fullscreenchange",
+      () => !document.fullscreenElement && root.classList.contains("present") && present(false),
+    );
     const menu = find(".lessons ol");
     menu.append(html("li", { class: "on-phone" }, html("button", { type: "button", click: openTour }, "How it works")));
     lessons().forEach(({ title }, lesson) => {
@@ -538,12 +677,25 @@ function sign(name) {
   const round = (kind) => svg("circle", { cx: 7, cy: 7, r: 5.5, class: kind });
   const diamond = svg("path", { d: "M7 -1L15 7L7 15L-1 7Z", class: "s-large" });
   const made = {
-    large: () => icon(diamond), guess: () => icon(round("s-guess")), accepted: () => icon(round("s-small")), never: () => icon(round("s-never")),
+    large: () => icon(diamond),
+    guess: () => icon(round("s-guess")),
+    accepted: () => icon(round("s-small")),
+    never: () => icon(round("s-never")),
     refused: () => icon(svg("path", { d: "M2 2H12V12H2ZM5 5L9 9M9 5L5 9", class: "s-no" })),
-    doubt: () => svg("svg", { viewBox: "0 0 58 14", class: "wide", "aria-hidden": true }, ...[0, 1, 2, 3].map((level) => svg("circle", { cx: 7 + level * 14.5, cy: 7, r: 5, class: `s-guess d${level}` }))),
-    alone: () => html("i", { class: "cursor-alone" }), block: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "slab" })),
-    same: () => html("b", { class: "w-large" }, "= ≠"), sees: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, class: "sees" })),
-    kept: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "kept" })), dropped: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "dropped" })),
+    doubt: () =>
+      svg(
+        "svg",
+        { viewBox: "0 0 58 14", class: "wide", "aria-hidden": true },
+        ...[0, 1, 2, 3].map((level) =>
+          svg("circle", { cx: 7 + level * 14.5, cy: 7, r: 5, class: `s-guess d${level}` }),
+        ),
+      ),
+    alone: () => html("i", { class: "cursor-alone" }),
+    block: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "slab" })),
+    same: () => html("b", { class: "w-large" }, "= ≠"),
+    sees: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, class: "sees" })),
+    kept: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "kept" })),
+    dropped: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "dropped" })),
   };
   return made[name]();
 }

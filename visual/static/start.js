@@ -17,10 +17,13 @@ function startPage({ element, props, watch, server, ask, needed }) {
   const waiting = new Map(); // by race and turn: who waits for its frames
   const key = (race, turn) => `${race} ${turn ?? ""}`;
   const host = {
-    catalog, addressed: true, frames: () => ({ frames: props.value, catalog: { ...catalog, lessons: [], tour: "" } }),
+    catalog,
+    addressed: true,
+    frames: () => ({ frames: props.value, catalog: { ...catalog, lessons: [], tour: "" } }),
     plotly: () => loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href),
     open: (race, turn) => new Promise((resolve) => (waiting.set(key(race, turn), resolve), ask(race, turn))),
-    chosen: ask, page: () => server.saved_page(catalog.tour),
+    chosen: ask,
+    page: () => server.saved_page(catalog.tour),
     measure: props.measures ? needed : null,
     tries: () => document.querySelector("#question textarea, #question input")?.focus(),
     leads: () => openTab(1),
@@ -28,7 +31,8 @@ function startPage({ element, props, watch, server, ask, needed }) {
   const stage = createStage(root, host);
   createSaving(root, host, stage);
   const follow = createAddress(host, stage);
-  host.first = (query) => stage.feed(props.value, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
+  host.first = (query) =>
+    stage.feed(props.value, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
   watch("value", () => {
     const run = props.value?.length ? JSON.parse(props.value[0]) : {};
     const waits = waiting.get(key(run.race, run.turn));
@@ -69,7 +73,9 @@ function watchServer(place) {
   let served = null;
   const say = (text) => place.textContent !== text && (place.textContent = text);
   const look = async () => {
-    const answer = await fetch(new URL("gradio_api/app_id", document.baseURI), { cache: "no-store" }).then((one) => (one.ok ? one.text() : null)).catch(() => null);
+    const answer = await fetch(new URL("gradio_api/app_id", document.baseURI), { cache: "no-store" })
+      .then((one) => (one.ok ? one.text() : null))
+      .catch(() => null);
     served ??= answer;
     if (answer === null) say("The server is gone: nothing runs until it is back. What is shown stays.");
     else say(answer === served ? "" : "The server was started anew: please reload the page.");
@@ -90,11 +96,16 @@ async function startSite() {
   };
   let shown = [];
   const host = {
-    catalog: site.catalog, addressed: true, measure: null, plotly: () => loadPlotly(address(site.plotly)),
+    catalog: site.catalog,
+    addressed: true,
+    measure: null,
+    plotly: () => loadPlotly(address(site.plotly)),
     open: async (race, turn) => (shown = await (await read(site.files[`${race} ${turn ?? ""}`.trim()])).json()),
     frames: () => ({ frames: shown, catalog: { ...site.catalog, lessons: [], tour: "" } }),
     page: async () => {
-      const [page, plotly] = await Promise.all([site.blank, site.plotly].map(async (name) => (await read(name)).text()));
+      const [page, plotly] = await Promise.all(
+        [site.blank, site.plotly].map(async (name) => (await read(name)).text()),
+      );
       const [before, after] = page.split(mark("frames"));
       return [before, after.split(mark("plotly")).join(plotly)];
     },
@@ -110,8 +121,13 @@ function startSaved() {
   const root = document.querySelector(".stage");
   const saved = JSON.parse(document.querySelector("#frames").textContent);
   const host = {
-    catalog: saved.catalog, addressed: false, measure: null, page: null, plotly: async () => window.Plotly,
-    open: async (race) => saved.races?.[race] ?? saved.frames, frames: () => saved,
+    catalog: saved.catalog,
+    addressed: false,
+    measure: null,
+    page: null,
+    plotly: async () => window.Plotly,
+    open: async (race) => saved.races?.[race] ?? saved.frames,
+    frames: () => saved,
   };
   const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
   if (cell) fitCell(cell, root);
@@ -124,7 +140,12 @@ function startSaved() {
 // As dark as the system, or as the text around a notebook's cell is light.
 function keepTheme(cell) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const lightText = () => Math.max(...getComputedStyle(cell.parentElement).color.match(/[\d.]+/g).slice(0, 3)) > 127;
+  const lightText = () =>
+    Math.max(
+      ...getComputedStyle(cell.parentElement)
+        .color.match(/[\d.]+/g)
+        .slice(0, 3),
+    ) > 127;
   const paint = () => document.documentElement.classList.toggle("dark", cell ? lightText() : dark.matches);
   dark.addEventListener("change", paint);
   cell?.addEventListener("pointerenter", paint);
@@ -134,7 +155,9 @@ function keepTheme(cell) {
 // A notebook's cell is as high as the stage.
 function fitCell(cell, root) {
   document.documentElement.classList.add("in-cell");
-  new ResizeObserver(() => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`)).observe(root);
+  new ResizeObserver(
+    () => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`),
+  ).observe(root);
 }
 
 function createAlone(root, host) {
@@ -148,7 +171,13 @@ function createAlone(root, host) {
 function startList(root, stage, examples) {
   const list = root.querySelector(".thumbs");
   for (const { name, title, picture } of examples) {
-    const button = html("button", { type: "button", class: "thumb", title, "aria-label": title, click: () => stage.show(name, null, {}) });
+    const button = html("button", {
+      type: "button",
+      class: "thumb",
+      title,
+      "aria-label": title,
+      click: () => stage.show(name, null, {}),
+    });
     if (picture) button.style.backgroundImage = `url("${encodeURI(picture)}")`;
     list.append(button);
   }

@@ -19,7 +19,12 @@ function createText(root) {
     race = next;
     shown = [0, 0];
     for (const text of parts) text.replaceChildren();
-    for (const [question, answer] of race.before) parts[0].append(html("span", { class: "earlier" }, `${question} `), html("span", { class: "earlier answered" }, answer), html("br"));
+    for (const [question, answer] of race.before)
+      parts[0].append(
+        html("span", { class: "earlier" }, `${question} `),
+        html("span", { class: "earlier answered" }, answer),
+        html("br"),
+      );
     parts[1].hidden = true;
   }
 
@@ -43,7 +48,11 @@ function createText(root) {
     mark(parts[0], upto, fresh);
     if (!parts[1].hidden) mark(parts[1], alone ?? race.aloneWords.length, Infinity);
     cursor(parts[0], "cursor", done ? null : upto);
-    cursor(parts[0], "cursor-alone", alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1 ? Math.min(alone, upto) : null);
+    cursor(
+      parts[0],
+      "cursor-alone",
+      alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1 ? Math.min(alone, upto) : null,
+    );
     for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = box.scrollHeight;
   }
 
@@ -69,7 +78,8 @@ function createText(root) {
   const isShown = (at) => span(at)?.parentElement.hidden === false;
 
   function markSeen(places) {
-    for (const token of parts[0].querySelectorAll(".token")) token.classList.toggle("seen", places.includes(Number(token.dataset.at)));
+    for (const token of parts[0].querySelectorAll(".token"))
+      token.classList.toggle("seen", places.includes(Number(token.dataset.at)));
   }
 
   return { begin, show, span, isShown, markSeen };
@@ -98,15 +108,33 @@ function flyWords(root, field, tree, text, first) {
     const span = text.span(first + number);
     if (!text.isShown(first + number)) return;
     const to = span.getBoundingClientRect();
-    const [x, y] = [(box.left - frame.left) / scale + field.at.x[node], (box.top - frame.top) / scale + field.at.y[node] - 30];
-    const word = html("span", { class: `flying ${tree.kind[node] === "n" ? "large" : "small"}`, "aria-hidden": true }, tree.text[node]);
+    const [x, y] = [
+      (box.left - frame.left) / scale + field.at.x[node],
+      (box.top - frame.top) / scale + field.at.y[node] - 30,
+    ];
+    const word = html(
+      "span",
+      { class: `flying ${tree.kind[node] === "n" ? "large" : "small"}`, "aria-hidden": true },
+      tree.text[node],
+    );
     word.style.left = `${x}px`;
     word.style.top = `${y}px`;
     root.append(word);
     const away = `translate(${(to.left - frame.left) / scale - x + to.width / scale / 2}px, ${(to.top - frame.top) / scale - y}px) translateX(-50%)`;
     const timing = { duration: FLIGHT, delay: number * APART, easing: "cubic-bezier(.4,0,.2,1)", fill: "both" };
     span.animate([{ opacity: 0 }, { opacity: 0, offset: 0.9 }, { opacity: 1 }], timing);
-    word.animate([{ transform: "translateX(-50%)", opacity: 0.9 }, { transform: away, opacity: 1 }], timing).finished.then(() => word.remove(), () => word.remove());
+    word
+      .animate(
+        [
+          { transform: "translateX(-50%)", opacity: 0.9 },
+          { transform: away, opacity: 1 },
+        ],
+        timing,
+      )
+      .finished.then(
+        () => word.remove(),
+        () => word.remove(),
+      );
   });
 }
 
@@ -123,19 +151,40 @@ function drawThreads(root, field, tree, text, first) {
     const span = text.span(first + number);
     if (!text.isShown(first + number)) return [];
     const to = span.getBoundingClientRect();
-    const [x1, y1] = [(box.left - frame.left) / scale + field.at.x[node], (box.top - frame.top) / scale + field.at.y[node] + 14];
-    return [[x1, y1, (to.left + to.width / 2 - frame.left) / scale, (to.top - frame.top) / scale + 2, tree.kind[node] === "n" ? "large" : "small"]];
+    const [x1, y1] = [
+      (box.left - frame.left) / scale + field.at.x[node],
+      (box.top - frame.top) / scale + field.at.y[node] + 14,
+    ];
+    return [
+      [
+        x1,
+        y1,
+        (to.left + to.width / 2 - frame.left) / scale,
+        (to.top - frame.top) / scale + 2,
+        tree.kind[node] === "n" ? "large" : "small",
+      ],
+    ];
   });
   if (!ends.length) return;
   const answer = root.querySelector(".answer").getBoundingClientRect();
-  threads.append(svg("defs", {}, ...["small", "large"].map((name) => fade(name, ends[0][1], (answer.top - frame.top) / scale + 8))));
+  threads.append(
+    svg("defs", {}, ...["small", "large"].map((name) => fade(name, ends[0][1], (answer.top - frame.top) / scale + 8))),
+  );
   for (const [x1, y1, x2, y2, name] of ends) {
     const [down, up] = [y1 + (y2 - y1) * 0.62, y1 + (y2 - y1) * 0.38];
-    threads.append(svg("path", { d: `M${x1} ${y1}C${x1} ${down} ${x2} ${up} ${x2} ${y2}`, stroke: `url(#thread-${name})` }));
+    threads.append(
+      svg("path", { d: `M${x1} ${y1}C${x1} ${down} ${x2} ${up} ${x2} ${y2}`, stroke: `url(#thread-${name})` }),
+    );
   }
 }
 
 function fade(name, top, bottom) {
   const stop = (offset, opacity) => svg("stop", { offset, class: `stop-${name}`, "stop-opacity": opacity });
-  return svg("linearGradient", { id: `thread-${name}`, gradientUnits: "userSpaceOnUse", x1: 0, y1: top, x2: 0, y2: bottom }, stop(0, 0.75), stop(0.55, 0.4), stop(1, 0));
+  return svg(
+    "linearGradient",
+    { id: `thread-${name}`, gradientUnits: "userSpaceOnUse", x1: 0, y1: top, x2: 0, y2: bottom },
+    stop(0, 0.75),
+    stop(0.55, 0.4),
+    stop(1, 0),
+  );
 }

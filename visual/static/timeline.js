@@ -21,10 +21,15 @@ function createTimeline(root) {
     built = state;
     const last = Math.max(race.passes.at(-1)?.end ?? 0, race.steps.at(-1)?.end ?? 0) || 1;
     const unit = BAR / last;
-    above.replaceChildren(...race.passes.map(({ end, seconds }) => blockAt((end - seconds) * unit, seconds * unit, "large")));
-    below.replaceChildren(...(race.raced ? race.steps : []).flatMap(({ start, drafted, end }) => [
-      blockAt(start * unit, (drafted - start) * unit, "small"), blockAt(drafted * unit, (end - drafted) * unit, "large"),
-    ]));
+    above.replaceChildren(
+      ...race.passes.map(({ end, seconds }) => blockAt((end - seconds) * unit, seconds * unit, "large")),
+    );
+    below.replaceChildren(
+      ...(race.raced ? race.steps : []).flatMap(({ start, drafted, end }) => [
+        blockAt(start * unit, (drafted - start) * unit, "small"),
+        blockAt(drafted * unit, (end - drafted) * unit, "large"),
+      ]),
+    );
     aloneName.textContent = narrow() ? "alone" : "large model alone";
     leadName.textContent = narrow() ? "with small one" : "with the small one";
     leadName.hidden = second.hidden = below.style.display = !race.raced;
@@ -44,14 +49,22 @@ function createTimeline(root) {
       block.classList.toggle("on", on);
       if (on && number % 2) done += 1;
     });
-    count(first, passes === null && race.end ? race.passes.length : alone, passes !== null ? race.passes.length : null, timed ? race.passes.at(-1)?.end : null);
+    count(
+      first,
+      passes === null && race.end ? race.passes.length : alone,
+      passes !== null ? race.passes.length : null,
+      timed ? race.passes.at(-1)?.end : null,
+    );
     count(second, passes === null && !race.end ? done : race.steps.length, null, timed ? race.steps.at(-1)?.end : null);
     time.classList.toggle("only-alone", passes !== null);
   }
 
   function count(element, number, of, seconds) {
     const last = seconds && !narrow() ? `, ${duration(seconds)}` : "";
-    element.replaceChildren(html("b", {}, String(number)), of === null ? ` ${number === 1 ? "pass" : "passes"}${last}` : ` of ${of} passes`);
+    element.replaceChildren(
+      html("b", {}, String(number)),
+      of === null ? ` ${number === 1 ? "pass" : "passes"}${last}` : ` of ${of} passes`,
+    );
   }
 
   return { begin, show };
@@ -61,7 +74,12 @@ function blockAt(x, width, name) {
   return svg("rect", { x: x + 0.7, y: 0, width: Math.max(0.5, width - 1.6), height: 12, class: name });
 }
 
-const duration = (seconds) => (seconds < 0.01 ? `${(1000 * seconds).toFixed(1)} ms` : seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`);
+const duration = (seconds) =>
+  seconds < 0.01
+    ? `${(1000 * seconds).toFixed(1)} ms`
+    : seconds < 1
+      ? `${Math.round(1000 * seconds)} ms`
+      : `${seconds.toFixed(1)} s`;
 
 // Ticks of the slider: tokens per step with a cap of the large model's own, or plain dots.
 function drawTicks(slide, count, at, heights) {
@@ -80,8 +98,20 @@ function drawTicks(slide, count, at, heights) {
     if (!heights) parts.push(svg("circle", { cx: place(number), cy: base, r: 4, class: `dot${on}` }));
     else {
       const [small, large] = heights[number];
-      if (small) parts.push(svg("rect", { x, y: base - 5 - small * unit, width: bar, height: small * unit, class: `small${on}` }));
-      if (large) parts.push(svg("rect", { x, y: base - 6 - (small + large) * unit, width: bar, height: Math.max(1.5, large * unit), class: `large${on}` }));
+      if (small)
+        parts.push(
+          svg("rect", { x, y: base - 5 - small * unit, width: bar, height: small * unit, class: `small${on}` }),
+        );
+      if (large)
+        parts.push(
+          svg("rect", {
+            x,
+            y: base - 6 - (small + large) * unit,
+            width: bar,
+            height: Math.max(1.5, large * unit),
+            class: `large${on}`,
+          }),
+        );
     }
   }
   parts.push(svg("circle", { cx: place(at), cy: base, r: 8, class: "thumb" }));

@@ -75,8 +75,14 @@ function placeLevel(tree, depths, rows, { low, high, deep, width, height }) {
   for (const gap of gaps) columns.push(columns.at(-1) + gap);
   const row = Math.min(ROW, (height - MARGIN.top - MARGIN.bottom) / Math.max(1, high - low));
   const middle = (height + 20) / 2 - (row * (low + high)) / 2;
-  return { x: depths.map((depth) => columns[depth]), y: rows.map((place) => middle + place * row), row, size, column: Math.min(...gaps, room),
-    radius: row < 30 ? Math.max(3.5, row * 0.32) : RADIUS };
+  return {
+    x: depths.map((depth) => columns[depth]),
+    y: rows.map((place) => middle + place * row),
+    row,
+    size,
+    column: Math.min(...gaps, room),
+    radius: row < 30 ? Math.max(3.5, row * 0.32) : RADIUS,
+  };
 }
 
 // What labels of neighbours in a row need between two columns, before and after the verdict.
@@ -101,8 +107,14 @@ function placeUpright(tree, depths, rows, { low, high, deep, width, height }) {
   const apart = Math.min(116, (width - 70) / Math.max(1, high - low));
   const step = Math.min(52, (height - 34) / Math.max(1, deep));
   const middle = width / 2 - (apart * (low + high)) / 2 - 26;
-  return { x: rows.map((place) => middle + place * apart), y: depths.map((depth) => 18 + depth * step), row: apart, column: step,
-    size: step < 26 ? 15 : 18, radius: Math.min(8, step * 0.32) };
+  return {
+    x: rows.map((place) => middle + place * apart),
+    y: depths.map((depth) => 18 + depth * step),
+    row: apart,
+    column: step,
+    size: step < 26 ? 15 : 18,
+    radius: Math.min(8, step * 0.32),
+  };
 }
 
 // --- colours ---------------------------------------------------------------------------------------
@@ -110,12 +122,16 @@ function placeUpright(tree, depths, rows, { low, high, deep, width, height }) {
 function palette(element) {
   const style = getComputedStyle(element);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  return Object.fromEntries(["paper", "edge", "ink", "muted", "draft", "large", "small", "no", "never"].map((name) => [name, colour(name)]));
+  return Object.fromEntries(
+    ["paper", "edge", "ink", "muted", "draft", "large", "small", "no", "never"].map((name) => [name, colour(name)]),
+  );
 }
 
 // A colour with a share of paper in it; both as #rrggbb.
 function mixed(colour, paper, share) {
-  const parts = [1, 3, 5].map((at) => Math.round(parseInt(colour.slice(at, at + 2), 16) * (1 - share) + parseInt(paper.slice(at, at + 2), 16) * share));
+  const parts = [1, 3, 5].map((at) =>
+    Math.round(parseInt(colour.slice(at, at + 2), 16) * (1 - share) + parseInt(paper.slice(at, at + 2), 16) * share),
+  );
   return `rgb(${parts.join()})`;
 }
 
@@ -124,7 +140,7 @@ function looks(tree, view, colours) {
   return tree.parent.map((_, node) => {
     const kind = node === 0 ? "o" : decided ? tree.kind[node] : "g";
     const own = { o: "large", n: "large", a: "small", r: "no", u: "never", g: "draft" }[kind];
-    const doubt = kind === "n" || kind === "r" || kind === "u" ? 0 : tree.doubt[node] ?? 0.5;
+    const doubt = kind === "n" || kind === "r" || kind === "u" ? 0 : (tree.doubt[node] ?? 0.5);
     const fill = kind === "r" || kind === "u" ? colours.paper : mixed(colours[own], colours.paper, doubt);
     return { kind, line: colours[own], fill };
   });
@@ -161,7 +177,8 @@ function edges(tree, view, at, look, colours) {
       add(`guess-${level}`, { color: colours.edge, width: WIDTHS[level] }, path);
     }
   });
-  for (const [node, count] of view.stubs ? tree.stubs : []) if (at.shown[node] && !at.upright) add("stubs", { color: colours.edge, width: 1.5 }, stubs(at, node, count));
+  for (const [node, count] of view.stubs ? tree.stubs : [])
+    if (at.shown[node] && !at.upright) add("stubs", { color: colours.edge, width: 1.5 }, stubs(at, node, count));
   return [...groups].sort(([one], [two]) => (one < two ? -1 : 1)).map(([, shape]) => shape);
 }
 
@@ -178,10 +195,23 @@ function stubs(at, node, count) {
 
 function markers(tree, at, look) {
   const trace = (kinds, symbol, size) => {
-    const nodes = tree.parent.map((_, node) => node).filter((node) => at.shown[node] && kinds.includes(look[node].kind));
+    const nodes = tree.parent
+      .map((_, node) => node)
+      .filter((node) => at.shown[node] && kinds.includes(look[node].kind));
     return {
-      type: "scatter", mode: "markers", hoverinfo: "skip", cliponaxis: false, x: nodes.map((node) => at.x[node]), y: nodes.map((node) => at.y[node]),
-      marker: { symbol, size, opacity: 1, color: nodes.map((node) => look[node].fill), line: { width: at.radius < 7 ? 1.8 : 2.5, color: nodes.map((node) => look[node].line) } },
+      type: "scatter",
+      mode: "markers",
+      hoverinfo: "skip",
+      cliponaxis: false,
+      x: nodes.map((node) => at.x[node]),
+      y: nodes.map((node) => at.y[node]),
+      marker: {
+        symbol,
+        size,
+        opacity: 1,
+        color: nodes.map((node) => look[node].fill),
+        line: { width: at.radius < 7 ? 1.8 : 2.5, color: nodes.map((node) => look[node].line) },
+      },
     };
   };
   const round = 2 * at.radius;
@@ -191,8 +221,18 @@ function markers(tree, at, look) {
 function figureLayout(width, height, shapes) {
   const axis = { visible: false, fixedrange: true };
   return {
-    width, height, autosize: false, showlegend: false, hovermode: false, dragmode: false, margin: { l: 0, r: 0, t: 0, b: 0 },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", xaxis: { ...axis, range: [0, width] }, yaxis: { ...axis, range: [height, 0] }, shapes,
+    width,
+    height,
+    autosize: false,
+    showlegend: false,
+    hovermode: false,
+    dragmode: false,
+    margin: { l: 0, r: 0, t: 0, b: 0 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    xaxis: { ...axis, range: [0, width] },
+    yaxis: { ...axis, range: [height, 0] },
+    shapes,
   };
 }
 
@@ -207,7 +247,12 @@ function drawTree(field, tree, view, mix = view.name === "done" ? 1 : 0) {
   if (view.threads && !at.upright) raise(at, THREADS_AT);
   const colours = palette(field.root);
   const look = looks(tree, view, colours);
-  field.plotly.react(field.plot, markers(tree, at, look), figureLayout(width, height, edges(tree, view, at, look, colours)), PLAIN);
+  field.plotly.react(
+    field.plot,
+    markers(tree, at, look),
+    figureLayout(width, height, edges(tree, view, at, look, colours)),
+    PLAIN,
+  );
   drawUnder(field, tree, view, at, width, height);
   drawWords(field, tree, view, at, look, width, height);
   return at;
