@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from support import models
-from support.lab_traces import synthetic_grounding
+from support.visual_traces import synthetic_grounding
 
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
@@ -22,7 +22,7 @@ from specllava.core.trace import DecodeTrace
 from specllava.lab import Lab
 from specllava.lab.grounding import GRID, WINDOW, ground
 from specllava.pair import Pair
-from visual.player.grounding import grounding_of
+from visual.player.frames import grounding_of
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8)
 QUESTION = models.CHATS[0][1][0]
@@ -126,7 +126,7 @@ def test_a_tile_has_the_mean_of_all_squares_over_it(seed: int):
         for place, prob in enumerate(row):
             for down, across in product(range(window), repeat=2):
                 tile = (place // places + down) * grid + place % places + across
-                over[tile].append(100 * max(0.0, 1 - prob / word["seen"]))
+                over[tile].append(100 * max(0.0, 1 - prob / found.probs[word["at"]]))
         assert word["lost"] == [pytest.approx(sum(one) / len(one), abs=0.51) for one in over]
 
 

@@ -20,12 +20,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.core.limits import Limits
 from specllava.pair import Pair
-from visual.page.controls import described_settings
-from visual.page.pictures import NoPicture
-from visual.page.run_requests import RunRequest
-from visual.page.runs import check_request
 
 END = "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 EACH = "{% for m in messages %}{{ m['role'] }}"
@@ -188,17 +183,6 @@ def test_a_dialogue_is_what_transformers_makes_of_its_system_turn_texts_and_pict
         assert trace.token_ids == tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
         turns.append(chat.messages[-1])
     assert trace.image == "48 x 40 pixels, 48 x 40 pixels, 48 x 40 pixels"
-
-
-def test_the_page_sends_the_system_turn_as_it_was_typed() -> None:
-    for typed, messages in ((SYSTEM, TURNS), ("", ASKED), (None, ASKED)):
-        request = RunRequest(NoPicture(), ASKED, {"system": typed})
-        assert check_request(request, "a", Limits()).messages == messages
-    assert described_settings({"system": SYSTEM})["summary"].endswith(" · a system turn")
-    assert described_settings({"system": 7})["refused"] == {"": "system = 7: a text is expected"}
-    request = RunRequest(NoPicture(), "Hi", {"system": "x" * 11})
-    line = complaint(lambda: check_request(request, "a", Limits(prompt_characters=10)))
-    assert line == "the system turn has more than 10 characters: shorten it"
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"])

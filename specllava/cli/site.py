@@ -37,7 +37,7 @@ class Site:
     def run(self, console: Console) -> None:
         from visual.player.lessons import load_lessons
         from visual.player.recorded import load_recorded
-        from visual.site.static_site import StaticSite
+        from visual.site import StaticSite
 
         for name, address in (("live", self.live), ("code", self.code)):
             if address and not (urlsplit(address).scheme in ("http", "https") and urlsplit(address).netloc):

@@ -52,17 +52,16 @@ class Export:
 
     def run(self, console: Console) -> None:
         from specllava.models.media.images import open_image
-        from visual.player.encoding import data_address
-        from visual.player.race_frames import race_frames
+        from visual.player.frames import data_address, race_frames
         from visual.player.recorded import read_recorded
-        from visual.player.standalone import standalone_page
+        from visual.player.saved_page import saved_page
 
         check_outputs(html=self.html)
         race = read_recorded(self.file)
         if race.filled:
             print_notice(f"{self.file}: {race.filled}")
         pictures = [data_address(open_image(file)) if file else None for file in race.pictures]
-        write_whole(self.html, standalone_page(race_frames(race, "saved run", pictures[0], pictures=pictures)))
+        write_whole(self.html, saved_page(race_frames(race, "saved run", pictures)))
         steps = sum(len(turn.lead.steps) for turn in race.turns)
         print_line(console, f"{self.html}: {steps} steps")
 

@@ -27,12 +27,6 @@ class Limits:
     upload_bytes: Annotated[int, Field(ge=1)] = 20 * MIB
     """Bytes of an uploaded picture."""
 
-    question_bytes: Annotated[int, Field(ge=1)] = 40 * MIB
-    """Bytes of all pictures that are uploaded for one question."""
-
-    pictures: Annotated[int, Field(ge=1, le=64)] = 8
-    """Pictures that are uploaded for one question."""
-
     pixels: Annotated[int, Field(ge=1, le=16_000_000)] = 16_000_000
     """Pixels of a picture that is decoded; decoders need up to 15 bytes for each."""
 
@@ -69,14 +63,8 @@ class Limits:
     runs_per_minute: Annotated[int, Field(ge=1)] = 60
     """Runs that one address may begin in a minute, page and calls together."""
 
-    calls_per_minute: Annotated[int, Field(ge=1)] = 20
-    """Calls of the API among them."""
-
     events_per_minute: Annotated[int, Field(ge=1)] = 1200
     """Other requests, such as clicks and looks at the waiting line, that one address may send in a minute."""
-
-    sessions_per_minute: Annotated[int, Field(ge=1)] = 60
-    """Sessions that one address may begin in a minute; a page that is opened is one."""
 
     uploads_per_minute: Annotated[int, Field(ge=1)] = 60
     """Uploads that one address may send in a minute, and as many that it may have opened."""

@@ -11,13 +11,14 @@ import json
 import math
 import random
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava.core.config import DecodingConfig
+from specllava.core.grounding import Grounding
 from specllava.core.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
@@ -32,7 +33,6 @@ from specllava.core.trace import (
 from specllava.models.media.images import Pictures, open_media
 from specllava.spec_decode.loop import clip
 from specllava.tree import DraftTree, Pruned
-from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 
 ANSWER = (
@@ -304,7 +304,14 @@ def synthetic_recorded(folder: Path, count: int = 1) -> list[Recorded]:
     return made
 
 
-def synthetic_lessons(races: Sequence[Recorded]) -> list[Lesson]:
-    """One lesson about the third step of the first race."""
-    text = LessonText(races[0].name, "Synthetic", "Why is this a question?", "Because it ends like one.", 2)
-    return [Lesson(text, races[0])]
+def synthetic_grounding(
+    config: DecodingConfig, texts: dict[int, str] | None = None, seed: int = 0
+) -> Generator[DecodeTrace]:
+    """The answer, then which of its tokens need the picture, then where."""
+    trace, rng = retexted(synthetic_race(seed, config)["speculative"], texts or {}), random.Random(7)
+    yield trace
+    probs, blank = ([round(rng.random(), 4) for _ in trace.token_ids] for _ in range(2))
+    whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))), 2.0)
+    yield replace(trace, grounding=whole)
+    rows = tuple(tuple(round(rng.random(), 4) for _ in range(9)) for _ in whole.grounded)
+    yield replace(trace, grounding=replace(whole, grid=4, window=2, occluded=rows))

@@ -20,8 +20,8 @@ from specllava.core.limits import highest
 from specllava.core.race_file import NamedTrace
 from specllava.core.trace import DecodeTrace, read_trace
 from specllava.trace_fields import parse_json
-from visual.figures.labels import strip_bidi
 from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
+from visual.player.labels import strip_bidi
 
 LANES = ("target_only", "speculative")
 SIDES = ("a", "b")

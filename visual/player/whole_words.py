@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from specllava.core.token_text import join_texts, shorten_bytes
 from specllava.core.trace import DecodeTrace, StepTrace
-from visual.figures.labels import continues_word, strip_bidi, text_label, token_label
+from visual.player.labels import continues_word, strip_bidi, text_label, token_label
 
 LONGEST_PATH = 80
 LONGEST_WORD = 24
