@@ -12,7 +12,7 @@ import torch
 from support import models
 
 from specllava.core.config import RULES, DecodingConfig
-from specllava.core.metrics import drafted_tokens, summarise
+from specllava.core.metrics import summarise
 from specllava.engine.decoders import Batch, Reduction
 from specllava.engine.engine import Engine, Output
 from specllava.findings.ablation import Ablation, DraftScores
@@ -175,13 +175,6 @@ def test_expectations_are_those_of_a_plain_forward_pass(tiny: Pair, number: int)
         plain = tiny.target(input_ids=ids, pixel_values=inputs.get("pixel_values"), use_cache=False).logits[0]
     wanted = torch.log_softmax(plain[-len(answer) - 1 : -1], dim=-1)
     assert torch.allclose(teacher_forced_log_probs(tiny.target, prompt, answer), wanted, atol=1e-8)
-
-
-def test_guesses_that_were_taken_are_counted_per_token(lab: Lab):
-    trace = lab.pair.generate(models.picture(0), QUESTION, SHORT)
-    taken = drafted_tokens(trace)
-    assert len(taken) == len(trace.token_ids) and not taken[0]
-    assert sum(taken) == sum(min(len(s.verification.accepted), len(s.emitted)) for s in trace.steps)
 
 
 # ------------------------------------------------------------------------------------------------- heartbeats

@@ -6,8 +6,7 @@ Ratios over several runs are pooled: total over total, never a mean of means.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
@@ -151,11 +150,6 @@ def speedup(reference: RunTotals, candidate: RunTotals) -> float:
     return _ratio(reference.seconds_per_token, candidate.seconds_per_token)
 
 
-def end_to_end_speedup(reference: RunTotals, candidate: RunTotals) -> float:
-    """Reference seconds per token over candidate seconds per token, with the prefill in both."""
-    return _ratio(reference.end_to_end_seconds_per_token, candidate.end_to_end_seconds_per_token)
-
-
 def pass_ratio(reference: RunTotals, candidate: RunTotals) -> float:
     """Seconds of a pass that checks a tree over seconds of a pass of the reference, which is of a single token."""
     return _ratio(candidate.seconds_per_pass, reference.seconds_per_pass)
@@ -176,17 +170,6 @@ def compare_ids(reference: DecodeTrace, theirs: Sequence[int]) -> Comparison:
     if len(ours) == len(theirs):
         return Comparison(True, shared)
     return Comparison(False, shared, shared, None)
-
-
-def accepted_lengths(trace: DecodeTrace) -> tuple[int, ...]:
-    """Count the accepted drafted tokens of every step that are part of the answer."""
-    return tuple(len(step.emitted_nodes) for step in trace.steps)
-
-
-def drafted_tokens(trace: DecodeTrace) -> tuple[bool, ...]:
-    """For each emitted token, whether it was the draft's guess; never the first, which the prompt's pass gives."""
-    taken = [at < len(step.verification.accepted) for step in trace.steps for at in range(len(step.emitted))]
-    return (False, *taken)
 
 
 Outcome = Literal["favourite", "saved", "missed"]
@@ -233,45 +216,6 @@ def saved_tokens(step: StepTrace) -> int:
     return max(0, len(step.emitted) - next(forks, len(step.emitted)) - 1)
 
 
-def acceptance_by_depth(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
-    """``depth -> (accepted, tested)``: a step tests a depth when its branch got that far and had a guess there."""
-    counts: dict[int, tuple[int, int]] = {}
-    for judged in _judged(traces):
-        hits, tests = counts.get(judged.position + 1, (0, 0))
-        counts[judged.position + 1] = (hits + (judged.outcome != "missed"), tests + 1)
-    return dict(sorted(counts.items()))
-
-
-def acceptance_by_rank(traces: Sequence[DecodeTrace]) -> dict[int, tuple[int, int]]:
-    """``rank -> (accepted, tested)``: a guess is tested if its parent was accepted; rank 0 is the best sibling."""
-    counts: dict[int, tuple[int, int]] = {}
-    for trace in traces:
-        for step in trace.steps:
-            path, ranks = set(step.emitted_nodes), step.tree.sibling_ranks()
-            for node in (child for judged in judged_nodes(step) for child in judged.children):
-                hits, tests = counts.get(ranks[node], (0, 0))
-                counts[ranks[node]] = (hits + (node in path), tests + 1)
-    return dict(sorted(counts.items()))
-
-
-def outcomes_by_entropy(traces: Sequence[DecodeTrace], edges: Sequence[float]) -> list[Counter[Outcome]]:
-    """Count what came of the draft's guesses per entropy bin; nodes without an entropy are left out.
-
-    ``edges`` are the inner bounds of ``len(edges) + 1`` bins, in nats.
-    """
-    bins = [Counter[Outcome]() for _ in range(len(edges) + 1)]
-    for judged in _judged(traces):
-        if (entropy := judged.entropy) is not None:
-            bins[sum(entropy > edge for edge in edges)][judged.outcome] += 1
-    return bins
-
-
-def _judged(traces: Iterable[DecodeTrace]) -> Iterator[JudgedNode]:
-    for trace in traces:
-        for step in trace.steps:
-            yield from judged_nodes(step)
-
-
 @dataclass(frozen=True, slots=True)
 class Bin:
     """Guesses to which the draft gave about the same probability.
@@ -299,12 +243,6 @@ def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...
                 old = counted[index]
                 counted[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
     return tuple(counted)
-
-
-def calibration_error(bins: Iterable[Bin]) -> float:
-    """Expected calibration error: how far promise and acceptance lie apart, weighted by guesses; NaN without any."""
-    bins = tuple(bins)
-    return _ratio(math.fsum(abs(b.accepted - b.promised) for b in bins), sum(b.tested for b in bins))
 
 
 def _margin_at(trace: DecodeTrace, position: int) -> float:

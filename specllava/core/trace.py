@@ -322,11 +322,6 @@ class DecodeTrace(Record, Playable):
         return (self.prefill.first_token, *(token for step in self.steps for token in step.emitted))
 
     @property
-    def rule_name(self) -> str:
-        """Name of the rule that grew the trees."""
-        return self.rule or self.config.rule
-
-    @property
     def decode_seconds(self) -> float:
         """Seconds of all steps, the prefill apart."""
         return math.fsum(step.seconds.total for step in self.steps)
