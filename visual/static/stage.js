@@ -120,7 +120,8 @@ function createStage(root, host) {
     spot(next);
     transport(next);
     if (field.plotly && field.root.clientWidth) drawField(next, moved ? before : null); // not in a hidden tab
-    table(next);
+    clearTimeout(state.listed);
+    state.listed = setTimeout(table, 0, next);
     host.moved?.(state);
   }
 
@@ -294,17 +295,7 @@ function createStage(root, host) {
     Object.assign(input, { max: Math.max(0, count - 1), value: at });
     input.setAttribute("aria-valuetext", find(".at").textContent);
     if (!find(".slide").hidden)
-      drawTicks(
-        find(".slide svg"),
-        count,
-        at,
-        mode === "run"
-          ? race.steps.map(({ words }) => [
-              words.filter(([, source]) => source.startsWith("small")).length,
-              words.filter(([, source]) => !source.startsWith("small")).length,
-            ])
-          : null,
-      );
+      drawTicks(find(".slide svg"), count, at, mode === "run" ? race.steps.map(({ brought }) => brought) : null);
   }
 
   function onWords() {
@@ -669,6 +660,8 @@ function createStage(root, host) {
 }
 
 function drawKey(element, names, words) {
+  if (element.dataset.names === names.join()) return;
+  element.dataset.names = names.join();
   element.replaceChildren(...names.map((name) => html("span", { class: `k-${name}` }, sign(name), words[name])));
 }
 
