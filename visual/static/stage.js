@@ -433,7 +433,7 @@ function createStage(root, host) {
     const { race } = state;
     const ended = race.end !== null;
     const grounded = race.grounding !== null;
-    if (!readFrames(race, list)) return;
+    if (!readFrames(race, list)) return race.live ? null : begin(race, {});
     if (race.grounding && !grounded && ended) return lightAll(true);
     if (race.live && !ended && !state.playing) follow();
     else render();
