@@ -92,6 +92,7 @@ def test_the_bars_and_the_second_cursor_follow_the_recorded_clocks(run: Visit) -
 def test_the_table_for_the_ear_holds_the_tree(run: Visit) -> None:
     step = opening().lead.steps[4]
     run.step(5, "accept")
+    run.wait(f"document.querySelectorAll('.nodes tbody tr').length === {len(step.tree) + 1}")
     cells = "(row) => [...row.cells].map((cell) => cell.textContent)"
     rows = run.page.evaluate(f"[...document.querySelectorAll('.nodes tbody tr')].map({cells})")
     assert len(rows) == len(step.tree) + 1

@@ -46,7 +46,16 @@ function takeStep(race, frame) {
   const start = race.steps.at(-1)?.end ?? 0;
   const [draft, verify] = frame.seconds;
   const end = start + sum(frame.seconds);
-  race.steps.push({ ...frame, first, start, drafted: start + draft, checked: start + draft + verify, end });
+  const small = frame.words.filter(([, source]) => source.startsWith("small")).length;
+  race.steps.push({
+    ...frame,
+    brought: [small, frame.words.length - small],
+    first,
+    start,
+    drafted: start + draft,
+    checked: start + draft + verify,
+    end,
+  });
 }
 
 // How many words the large model alone has written at a time of the other lane's clock.

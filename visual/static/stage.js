@@ -120,7 +120,8 @@ function createStage(root, host) {
     spot(next);
     transport(next);
     if (field.plotly && field.root.clientWidth) drawField(next, moved ? before : null); // not in a hidden tab
-    table(next);
+    clearTimeout(state.listed);
+    state.listed = setTimeout(table, 0, next);
     host.moved?.(state);
   }
 
@@ -294,17 +295,7 @@ function createStage(root, host) {
     Object.assign(input, { max: Math.max(0, count - 1), value: at });
     input.setAttribute("aria-valuetext", find(".at").textContent);
     if (!find(".slide").hidden)
-      drawTicks(
-        find(".slide svg"),
-        count,
-        at,
-        mode === "run"
-          ? race.steps.map(({ words }) => [
-              words.filter(([, source]) => source.startsWith("small")).length,
-              words.filter(([, source]) => !source.startsWith("small")).length,
-            ])
-          : null,
-      );
+      drawTicks(find(".slide svg"), count, at, mode === "run" ? race.steps.map(({ brought }) => brought) : null);
   }
 
   function onWords() {
@@ -442,7 +433,7 @@ function createStage(root, host) {
     const { race } = state;
     const ended = race.end !== null;
     const grounded = race.grounding !== null;
-    if (!readFrames(race, list)) return;
+    if (!readFrames(race, list)) return race.live ? null : begin(race, {});
     if (race.grounding && !grounded && ended) return lightAll(true);
     if (race.live && !ended && !state.playing) follow();
     else render();
@@ -669,6 +660,8 @@ function createStage(root, host) {
 }
 
 function drawKey(element, names, words) {
+  if (element.dataset.names === names.join()) return;
+  element.dataset.names = names.join();
   element.replaceChildren(...names.map((name) => html("span", { class: `k-${name}` }, sign(name), words[name])));
 }
 

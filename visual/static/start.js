@@ -14,6 +14,7 @@ function loadPlotly(address) {
 function startPage({ element, props, watch, server, ask, needed }) {
   const root = element.querySelector(".stage");
   const { catalog } = props;
+  const again = new Set(); // races that are on show already, and whose frames come once more
   const waiting = new Map(); // by race and turn: who waits for its frames
   const key = (race, turn) => `${race} ${turn ?? ""}`;
   const host = {
@@ -22,7 +23,7 @@ function startPage({ element, props, watch, server, ask, needed }) {
     frames: () => ({ frames: props.value, catalog: { ...catalog, lessons: [], tour: "" } }),
     plotly: () => loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href),
     open: (race, turn) => new Promise((resolve) => (waiting.set(key(race, turn), resolve), ask(race, turn))),
-    chosen: ask,
+    chosen: (race, turn) => (again.add(key(race, turn)), ask(race, turn)),
     page: () => server.saved_page(catalog.tour),
     measure: props.measures ? needed : null,
     tries: () => document.querySelector("#question textarea, #question input")?.focus(),
@@ -38,7 +39,7 @@ function startPage({ element, props, watch, server, ask, needed }) {
     const waits = waiting.get(key(run.race, run.turn));
     waiting.delete(key(run.race, run.turn));
     if (waits) waits(props.value);
-    else if (!run.race || run.live || stage.state.race?.race !== run.race) stage.feed(props.value);
+    else if (!again.delete(key(run.race, run.turn))) stage.feed(props.value);
   });
   follow();
   keepTabs();

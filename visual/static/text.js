@@ -3,7 +3,8 @@
 function createText(root) {
   const parts = root.querySelectorAll(".answer .text");
   let race = null;
-  let shown = [];
+  let shown = []; // words that have a span, by lane
+  let marked = []; // how many of them are shown, and the first that is new
 
   // One span per word, its leading blank outside of what is marked; made once, and again only for words that are new.
   function fill(text, words, from) {
@@ -18,6 +19,10 @@ function createText(root) {
   function begin(next) {
     race = next;
     shown = [0, 0];
+    marked = [
+      [0, 0],
+      [0, 0],
+    ];
     for (const text of parts) text.replaceChildren();
     for (const [question, answer] of race.before)
       parts[0].append(
@@ -45,8 +50,8 @@ function createText(root) {
   function show(upto, { fresh = Infinity, alone = null, plain = false, done = false } = {}) {
     extend();
     parts[0].classList.toggle("plain", plain);
-    mark(parts[0], upto, fresh);
-    if (!parts[1].hidden) mark(parts[1], alone ?? race.aloneWords.length, Infinity);
+    mark(0, upto, fresh);
+    if (!parts[1].hidden) mark(1, alone ?? race.aloneWords.length, Infinity);
     cursor(parts[0], "cursor", done ? null : upto);
     cursor(
       parts[0],
@@ -56,12 +61,16 @@ function createText(root) {
     for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = box.scrollHeight;
   }
 
-  function mark(text, upto, fresh) {
-    for (const token of text.querySelectorAll(".token")) {
-      const at = Number(token.dataset.at);
-      token.hidden = at >= upto;
-      token.classList.toggle("new", at >= fresh && at < upto);
+  // Only words between what was shown and what is to be shown change.
+  function mark(lane, upto, fresh) {
+    const [was, wasFresh] = marked[lane];
+    const tokens = parts[lane].querySelectorAll(".token");
+    const last = Math.min(tokens.length, Math.max(upto, was, shown[lane]));
+    for (let at = Math.min(upto, was, fresh, wasFresh); at < last; at += 1) {
+      tokens[at].hidden = at >= upto;
+      tokens[at].classList.toggle("new", at >= fresh && at < upto);
     }
+    marked[lane] = [upto, fresh];
   }
 
   // A cursor before the word of that number; none where it is null.

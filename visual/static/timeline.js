@@ -84,36 +84,37 @@ const duration = (seconds) =>
 // Ticks of the slider: tokens per step with a cap of the large model's own, or plain dots.
 function drawTicks(slide, count, at, heights) {
   const width = slide.clientWidth;
-  const pad = 10;
   const base = heights ? 33 : 20;
-  const place = (number) => (count < 2 ? width / 2 : pad + ((width - 2 * pad) * number) / (count - 1));
-  const line = (from, to, name) => svg("path", { d: `M${from} ${base}H${to}`, class: name });
-  const parts = [line(pad, width - pad, "rail"), line(pad, place(at), "rail done")];
-  const most = Math.max(1, ...(heights ?? []).map(sum));
-  const unit = Math.min(2, 26 / most);
-  const bar = clamp((width - 2 * pad) / Math.max(1, count) - 2, 1, 8);
-  for (let number = 0; number < count; number += 1) {
-    const on = number <= at ? " on" : "";
-    const x = place(number) - bar / 2;
-    if (!heights) parts.push(svg("circle", { cx: place(number), cy: base, r: 4, class: `dot${on}` }));
-    else {
-      const [small, large] = heights[number];
-      if (small)
-        parts.push(
-          svg("rect", { x, y: base - 5 - small * unit, width: bar, height: small * unit, class: `small${on}` }),
-        );
-      if (large)
-        parts.push(
-          svg("rect", {
-            x,
-            y: base - 6 - (small + large) * unit,
-            width: bar,
-            height: Math.max(1.5, large * unit),
-            class: `large${on}`,
-          }),
-        );
-    }
+  const place = (number) => (count < 2 ? width / 2 : PAD + ((width - 2 * PAD) * number) / (count - 1));
+  const made = `${width} ${count} ${heights ? heights.flat().join() : ""}`;
+  if (slide.dataset.made !== made) {
+    slide.dataset.made = made;
+    const line = (name) => svg("path", { d: `M${PAD} ${base}H${width - PAD}`, class: name });
+    const ticks = heights ? barTicks(heights, place, base, width) : dotTicks(count, place, base);
+    slide.replaceChildren(line("rail"), line("rail done"), ...ticks, svg("circle", { cy: base, r: 8, class: "thumb" }));
   }
-  parts.push(svg("circle", { cx: place(at), cy: base, r: 8, class: "thumb" }));
-  slide.replaceChildren(...parts);
+  for (const tick of slide.children) if (tick.dataset.at) tick.classList.toggle("on", Number(tick.dataset.at) <= at);
+  slide.children[1].setAttribute("d", `M${PAD} ${base}H${place(at)}`);
+  slide.lastElementChild.setAttribute("cx", place(at));
+}
+
+const PAD = 10; // pixels at both ends of the slider
+
+function dotTicks(count, place, base) {
+  return Array.from({ length: count }, (_, number) =>
+    svg("circle", { cx: place(number), cy: base, r: 4, class: "dot", "data-at": number }),
+  );
+}
+
+function barTicks(heights, place, base, width) {
+  const unit = Math.min(2, 26 / Math.max(1, ...heights.map(sum)));
+  const bar = clamp((width - 2 * PAD) / heights.length - 2, 1, 8);
+  return heights.flatMap(([small, large], number) => {
+    const shared = { x: place(number) - bar / 2, width: bar, "data-at": number };
+    const top = base - 6 - (small + large) * unit;
+    return [
+      svg("rect", { ...shared, y: base - 5 - small * unit, height: small * unit, class: "small" }),
+      svg("rect", { ...shared, y: top, height: large ? Math.max(1.5, large * unit) : 0, class: "large" }),
+    ];
+  });
 }
