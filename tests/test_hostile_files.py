@@ -152,7 +152,7 @@ def test_a_file_of_nested_rows_is_refused(cli: ForkedCli, usual: float, tmp_path
     data, closed = tmp_path / f"rows{suffix}", "]" if opened == "[" else "}"
     row = opened * 200_000 + "1" + closed * 200_000
     data.write_text(f"[{row}]" if suffix == ".json" else row)
-    check_refused(ask(cli, data), usual, f"rows{suffix}", "lists and objects")
+    check_refused(ask(cli, data), usual, f"rows{suffix}", "not JSON")
 
 
 def test_a_row_with_a_prompt_of_many_megabytes_is_not_tokenised(cli: ForkedCli, usual: float, tmp_path: Path):

@@ -41,7 +41,7 @@ assert Pair.from_preset("toy").compare(None, "Hi")._repr_html_() is None
 
 from specllava.cli.main import main
 assert not main(["generate", "--prompt", "What is a circle?"])
-assert not main(["compare", "--scenes", "1", "--max-new-tokens", "8"])
+assert not main(["bench", "--prompts", "1", "--rounds", "1", "--lanes", "chain", "--max-new-tokens", "8"])
 """
 SOURCES = ("specllava", "visual", "recipes", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 

@@ -70,7 +70,7 @@ def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     small |= {"edition": str(tmp_path / "edition")}
     short = ["--max-new-tokens", "16"]  # whole answers are for test_cli
     quick = [*short, "--rounds", "1", "--lanes", "entropy", "chain"]
-    more = {"train": ["--help"], "view": ["--help"], "fetch": ["--help"], "bench": quick, "--scenes": short}
+    more = {"train": ["--help"], "view": ["--help"], "fetch": ["--help"], "bench": quick}
     words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
     _run(module, words, monkeypatch)
 
