@@ -131,8 +131,10 @@ def _load(running: PairOptions, launched: Event | None) -> Pair:
 def _lent_pair(running: PairOptions) -> Pair:
     """Load a pair for the GPUs that ZeroGPU lends: in this thread, on the CPU, and only then to "the GPU"."""
     dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
-    pair = load_pair(replace(running, device="cpu", dtype=dtype)).to(ZERO_GPU_DEVICE)
-    return replace(pair, passes="eager")  # a worker is often new, so it would capture and not replay
+    pair = load_pair(replace(running, device="cpu", dtype=dtype))
+    target, draft = (None if one is None else one.to(ZERO_GPU_DEVICE) for one in (pair.target, pair.draft))
+    # A worker is often new, so it would capture and not replay.
+    return replace(pair, target=target, draft=draft, passes="eager")
 
 
 def _nothing() -> None:

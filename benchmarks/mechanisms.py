@@ -33,7 +33,7 @@ from benchmarks.shared.guessing import (
 )
 from specllava.core.config import DecodingConfig
 from specllava.core.question import Question
-from specllava.lab.grounding import blank_picture
+from specllava.grounding import blank_picture
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.pair import Pair
 from specllava.prompt.prompt import Prompt, with_draft_prompt
@@ -117,7 +117,7 @@ def _tree(pair: Pair, config: DecodingConfig) -> list[Variant]:
 def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
     """Go in a straight line from the weights before distillation to those after it."""
     assert pair.draft is not None
-    before = pair.undistilled()
+    before = Pair.from_preset("toy-before", dtype="float32")
     assert before.draft is not None
     found = []
     for step in STEPS:

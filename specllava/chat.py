@@ -160,7 +160,7 @@ class Chat:
         self._keep(lanes, media, past)
 
     def _keep(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...], events: Sequence[RaceEvent]) -> None:
-        *alone, trace = (self._pair.collect_race(events).get(lane.name) for lane in lanes)
+        *alone, trace = (self._pair.collect(events).get(lane.name) for lane in lanes)
         if trace is not None:
             prompt = lanes[-1].prompt
             self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, media, trace, *alone))

@@ -33,7 +33,7 @@ from specllava.pair import Pair
 from specllava.prompt.image_slots import compressor_of, kept_slots, num_image_tokens, slots_of, to_device
 from specllava.prompt.prompt import Prompt
 from specllava.spec_decode.logits_processing import REFUSED
-from specllava.spec_decode.loop import Event, Lane, stream
+from specllava.spec_decode.loop import Lane, RaceEvent, race
 
 OPTIONS: Final = tuple(sorted({one.name for one in fields(DecodingConfig)} - vars(GenerationConfig()).keys()))
 SEARCHES: Final = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # by other drafts, beside REFUSED
@@ -85,18 +85,18 @@ def speculative_generate(
         settings.stop_strings = [*(settings.stop_strings or ()), *one.stop_strings]
     pair = replace(_pair(model, processor, draft), target=target)
     lane = Lane.of(config, _prompt(pair, input_ids, given))
-    recorded, events = bool(generation_config.return_dict_in_generate), list[Event]()
+    recorded, events = bool(generation_config.return_dict_in_generate), list[RaceEvent]()
     request = pair.request(lane, record=recorded)
     streamer = arguments["streamer"]  # which transformers drops on its way to a callable
-    for event in stream(request):
+    for event in race([request]):
         events.append(event)
-        for token in (event.first_token,) if isinstance(event, Prefill) else event.emitted:
+        for token in (event.item.first_token,) if isinstance(event.item, Prefill) else event.item.emitted:
             if streamer is not None:
                 streamer.put(torch.tensor([token]))
     if streamer is not None:
         streamer.end()
     sequences = torch.cat([input_ids, input_ids.new_tensor([request.emitted])], dim=1)
-    return SpeculativeOutput(sequences=sequences, trace=pair.collect(lane, events)) if recorded else sequences
+    return SpeculativeOutput(sequences=sequences, trace=pair.collect(events)[lane.name]) if recorded else sequences
 
 
 speculative_generate.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,9 +12,35 @@ from transformers import PreTrainedModel
 
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
-from specllava.findings.ablation import DraftScores
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.prompt.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class DraftScores:
+    """Scores of a draft on the target's answer; every tuple has one entry per token.
+
+    Args:
+        entropies: of the draft's distribution, in nats.
+        probs: the draft's probability of the answer's token.
+        guesses: the draft's likeliest token.
+        divergences: KL(target ‖ draft) in nats: how far the draft's distribution is from the target's.
+    """
+
+    entropies: tuple[float, ...]
+    probs: tuple[float, ...]
+    guesses: tuple[int, ...]
+    divergences: tuple[float, ...]
+
+    @property
+    def entropy(self) -> float:
+        """Mean, in nats."""
+        return math.fsum(self.entropies) / len(self.entropies)
+
+    @property
+    def divergence(self) -> float:
+        """Mean KL(target ‖ draft), in nats."""
+        return math.fsum(self.divergences) / len(self.divergences)
 
 
 @torch.inference_mode()

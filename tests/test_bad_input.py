@@ -22,7 +22,6 @@ from specllava.models.loading.presets import presets
 from specllava.models.loading.quantization import kept_whole
 from specllava.pair import Pair
 from specllava.prompt.image_slots import merge_features
-from specllava.spec_decode.loop import Lane
 
 
 def complaint(action: Callable[[], Any]) -> str:
@@ -138,10 +137,6 @@ def test_a_limit_that_is_none_is_refused(limit: int):
 def test_drafting_without_a_draft_is_refused():
     line = complaint(lambda: models.decode(models.pair(None), models.prompt(0), DecodingConfig()))
     assert 'the pair tiny has no draft: use drafter "prompt-lookup" or "none"' in line
-
-
-def test_a_run_without_a_prefill_is_no_run(tiny: Pair):
-    complaint(lambda: tiny.collect(Lane("x", DecodingConfig(), models.prompt(0)), []))
 
 
 # -------------------------------------------------------------------------------------------- pictures

@@ -216,7 +216,7 @@ def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tu
     pair = models.pair("perfect")
     caches, prompts = KVCaches(pair.engines), [chats.prompt_of(pair, pictures) for pictures in shown]
     lanes = [Lane("x", SHORT, prompt) for prompt in prompts]
-    first, second = (pair.collect(lane, models.events(pair, lane.prompt, SHORT, caches)) for lane in lanes)
+    first, second = (models.collected(pair, lane, models.events(pair, lane.prompt, SHORT, caches)) for lane in lanes)
     marker = (prompts[1].input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
     same = common(list(shown[0]), list(shown[1]))
     assert first.prefill.reused_tokens == 0

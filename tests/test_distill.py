@@ -47,9 +47,9 @@ from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig
 from specllava.distill.data import CUT, GROUP, LEFT_OUT, TOO_LONG, UNREADABLE, RowBatches, RowEncoder
 from specllava.distill.losses import IGNORE, TargetTexts, batch_losses, chunked_loss, feature_losses, target_texts
 from specllava.distill.new_draft import init_draft
+from specllava.distill.report import Report, ValidationResult
 from specllava.distill.rows import Row, UnusableRowError, count_reasons, load_rows, parse_row
 from specllava.distill.validate import cast_weights, validate_draft
-from specllava.findings.distillation import Report, ValidationResult
 from specllava.models.checkpoints.checkpoint import Checkpoint
 from specllava.models.drafts.compressor_config import KINDS as COMPRESSORS
 from specllava.models.drafts.compressor_config import CompressorConfig

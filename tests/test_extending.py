@@ -356,7 +356,7 @@ def test_a_drafter_may_run_the_target_but_not_on_the_engine_that_verifies(passes
     caches = KVCaches(pair.engines)
     for chat in (0, 1, 0):  # the caches serve one answer after the other
         lane = Lane("own", OWN, models.prompt(chat), drafter=TargetItself(pair, shared=False))
-        trace = pair.collect(lane, stream(pair.request(lane, caches)))
+        trace = models.collected(pair, lane, stream(pair.request(lane, caches)))
         assert trace.token_ids == expected(chat, 0, 16)
         assert trace.steps[0].verification.accepted == (1,)
         lane = replace(lane, drafter=TargetItself(pair, shared=True))

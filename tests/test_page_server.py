@@ -92,6 +92,11 @@ def test_a_newer_request_ends_the_older_and_only_of_that_visitor(page: PageState
     assert kinds(frames)[-1] == "end"
 
 
+def described(backend: FakeBackend) -> list[Any]:
+    """The lanes of a race."""
+    return backend.lane(None, "Describe it.", DecodingConfig()).with_target_only()
+
+
 def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
     run = asked(page)
 
@@ -103,8 +108,8 @@ def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
 
     backend = FakeBackend()
     made = FrameList("live run", live=True)
-    race = RaceFrames(made, backend.collect_race, lambda: page.runs.state("me", run.number))
-    *_, frames = race.frames(events(backend.race(None, "Describe it.", DecodingConfig())), 60)
+    race = RaceFrames(made, backend.collect, lambda: page.runs.state("me", run.number))
+    *_, frames = race.frames(events(backend.race(described(backend))), 60)
     end = json.loads(frames[-1])
     assert (end["kind"], end["ending"]) == ("end", "stopped")
     assert end["headline"]["say"][0][1].startswith("Stopped after")
@@ -112,15 +117,15 @@ def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
 
 def test_the_deadline_ends_a_run_and_keeps_what_there_is() -> None:
     backend = FakeBackend(pace=0.002)
-    race = RaceFrames(FrameList("live run", live=True), backend.collect_race, lambda: "on")
-    *_, frames = race.frames(backend.race(None, "Describe it.", DecodingConfig()), 0.02)
+    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "on")
+    *_, frames = race.frames(backend.race(described(backend)), 0.02)
     assert json.loads(frames[-1])["ending"] == "deadline" and backend.closed == ["Describe it."]
 
 
 def test_a_run_that_is_left_sends_no_end() -> None:
     backend = FakeBackend()
-    race = RaceFrames(FrameList("live run", live=True), backend.collect_race, lambda: "left")
-    assert list(race.frames(backend.race(None, "Describe it.", DecodingConfig()), 60)) == []
+    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "left")
+    assert list(race.frames(backend.race(described(backend)), 60)) == []
 
 
 def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageState, warned: list[str]) -> None:

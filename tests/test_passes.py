@@ -38,13 +38,13 @@ from specllava.engine.cuda_graphs import WINDOW, CudaGraphs, GraphRunner, Static
 from specllava.engine.decoders import Batch, prompt_entries, unpaddable
 from specllava.engine.engine import Engine
 from specllava.engine.pool import EXACT_ROWS, EnginePool, EnginePools, KVCaches
-from specllava.lab import Lab
 from specllava.models.drafts.feature_draft import FeatureDraft
 from specllava.models.loading.load_options import PassesName
 from specllava.pair import Pair
 from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane
 from specllava.tree import DraftTree
+from specllava.variants import race_variants, sweep_variants
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
@@ -178,14 +178,14 @@ def test_trees_and_tokens_are_those_of_eager_passes(
     for config in (replace(SHORT, rule=rule), replace(SHORT, **DRAWN, seed=1)):
         wanted, counted = [], []
         with tokens_read(pair.draft) as read:
-            for event in pair.race_lanes([Lane.of(config, prompt)]):
+            for event in pair.race([Lane.of(config, prompt)]):
                 if isinstance(event.item, StepTrace):
                     counted.append(tuple(read))
                     wanted.append((event.item.tree.tokens, event.item.emitted, event.draft_pass_tokens))
                 read.clear()
         assert [passes for *_, passes in wanted] == counted and max(map(len, counted)) > 1
         for other in others:
-            _, *steps = other.race_lanes([Lane.of(config, prompt)])
+            _, *steps = other.race([Lane.of(config, prompt)])
             assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
 
 
@@ -204,9 +204,8 @@ def test_a_dialogue_that_outgrows_its_slots_goes_on(monkeypatch: pytest.MonkeyPa
 def test_sweeps_run_the_passes_of_their_pair(monkeypatch: pytest.MonkeyPatch):
     cuda, pairs = FakeCuda(monkeypatch), [pair_named("eagle3"), models.pair("mixed")]
     for pair in pairs[:: 1 if ALL else 2]:
-        lab, before = Lab(captured(pair)), cuda.replays
-        *_, sweep = lab.sweep(models.picture(0), "What is this?", "depth", SHORT)
-        assert sweep.points and cuda.replays - before > 20
+        variants, before = sweep_variants(captured(pair), SHORT, "depth"), cuda.replays
+        assert list(race_variants(variants, models.picture(0), "What is this?")) and cuda.replays - before > 20
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -541,7 +540,7 @@ def test_captures_here_refuse_what_no_graph_can_do(reading: str, monkeypatch: py
 def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:
     """Captures of a race before the first step of each lane, and after; none is on a lane's clock."""
     before, after, first = 0, 0, pair.engines.graphs.captured
-    for event in pair.race_lanes(Lane.of(config, models.prompt(0)).with_target_only()):
+    for event in pair.race(Lane.of(config, models.prompt(0)).with_target_only()):
         captures = pair.engines.graphs.captured - first - before - after
         before, after = (before + captures, after) if isinstance(event.item, Prefill) else (before, after + captures)
         assert event.clock < 1800, "a capture was on the clock"
@@ -558,6 +557,22 @@ def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: 
             captured(pair_named(name), exact), replace(SHORT, rule=rule, branching=(2, 2, 1), max_new_tokens=40)
         )
         assert before > 5 and after == 0
+
+
+@pytest.mark.parametrize(("per_row", "nodes"), [(0.0, 60), (0.004, 40), (0.008, 20), (0.5, 20)])
+def test_trees_on_a_gpu_are_as_large_as_passes_stay_cheap(per_row: float, nodes: int, monkeypatch: pytest.MonkeyPatch):
+    """By arithmetic: a pass over n rows takes 1 + n x ``per_row`` seconds, and 1.2 times one row's is affordable."""
+    FakeCuda(monkeypatch)
+    pair, clock, forward = captured(models.pair("mixed")), [0.0], Engine.forward
+    vars(pair)["device"] = torch.device("cuda")
+
+    def timed(self: Engine, batch: Batch, reduction: Any = None) -> Any:
+        clock[0] += 1 + per_row * len(batch.tokens)
+        return forward(self, batch, reduction)
+
+    monkeypatch.setattr(Engine, "forward", timed)
+    monkeypatch.setattr("specllava.pair.now", lambda device: clock[0])
+    assert pair.warm_up().nodes == nodes and pair.nodes is None
 
 
 def test_all_that_races_run_is_captured_at_load(monkeypatch: pytest.MonkeyPatch):

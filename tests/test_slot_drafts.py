@@ -23,8 +23,8 @@ from specllava.distill.config import FeatureObjective, Objective
 from specllava.distill.data import RowBatches, RowEncoder
 from specllava.distill.losses import IGNORE, batch_losses
 from specllava.distill.new_draft import training_draft
+from specllava.distill.report import Report
 from specllava.distill.rows import Row, load_rows
-from specllava.findings.distillation import Report
 from specllava.models.drafts.draft_classes import SlotDraft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair

@@ -14,7 +14,7 @@ from recipes.toy.scene import Split, sample_scene
 from specllava.chat import Chat, Turn
 from specllava.core.config import DecodingConfig
 from specllava.core.race_file import dialogue_json, race_json
-from specllava.lab.grounding import ground
+from specllava.grounding import ground
 from specllava.models.checkpoints.chat_template import Message
 from specllava.pair import Pair
 

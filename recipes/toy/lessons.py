@@ -27,7 +27,7 @@ from specllava.core.config import DecodingConfig
 from specllava.core.metrics import speedup, summarise
 from specllava.core.race_file import race_json
 from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
-from specllava.lab.grounding import ground
+from specllava.grounding import ground
 from specllava.models.drafts.draft_classes import DraftLlava
 from specllava.models.loading.presets import preset_named
 from specllava.pair import Pair
@@ -148,18 +148,25 @@ def _blind(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig
     blank = pair.prompt(Image.new("RGB", picture.size, GREY), prompt)
     shown = with_draft_prompt(pair.prompt(picture, prompt), blank)
     lanes = [Lane.of(replace(config, drafter="none"), shown), Lane.of(config, shown)]
-    return pair.collect_race(pair.race_lanes(lanes))
+    return pair.collect(pair.race(lanes))
+
+
+def _before(pair: Pair) -> Pair:
+    """Return the target with its draft from before distillation."""
+    preset = preset_named("toy-before")
+    assert preset.draft is not None
+    return pair.with_draft(preset.draft)
 
 
 def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """Race with the draft from before distillation; for comparison, run the one from after it."""
     later = pair.generate(picture, prompt, config)
-    return pair.undistilled().compare(picture, prompt, config) | {TAUGHT: later}
+    return _before(pair).compare(picture, prompt, config) | {TAUGHT: later}
 
 
 def _after(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """Race with the draft from after distillation; for comparison, run the one from before it."""
-    earlier = pair.undistilled().generate(picture, prompt, config)
+    earlier = _before(pair).generate(picture, prompt, config)
     return pair.compare(picture, prompt, config) | {UNTAUGHT: earlier}
 
 

@@ -20,7 +20,7 @@ from specllava.cli.options import (
     report_unused_draft,
     write_json,
 )
-from specllava.core.config import GPU_NODES, DecodingConfig
+from specllava.core.config import DecodingConfig
 from specllava.core.metrics import pool_totals
 from specllava.core.scenes import SCENES, Split, scene_images
 from specllava.core.trace import TARGET_ONLY
@@ -91,8 +91,9 @@ class Bench:
 
     def config(self, pair: Pair) -> DecodingConfig:
         """Return options of decoding with the device's number of nodes, where the command line says nothing else."""
-        larger = pair.device.type == "cuda" and "nodes" not in self.typed
-        return replace(self.decoding, nodes=GPU_NODES) if larger else self.decoding
+        if pair.nodes is None or "nodes" in self.typed:
+            return self.decoding
+        return replace(self.decoding, nodes=pair.nodes)
 
     @property
     def tree(self) -> Tree:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from specllava.core.config import GPU_NODES, DecodingConfig, DrafterName
+from specllava.core.config import DecodingConfig, DrafterName
 from specllava.core.files import write_whole
 from specllava.core.metrics import RunTotals, unused_draft
 from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
@@ -145,7 +145,7 @@ class AnswerOptions:
         for image in self.image:
             read_size(image)
         pair = load_pair(self.pair)
-        decoding = with_defaults(self.decoding, self.pair, self.typed, pair.device.type)
+        decoding = with_defaults(self.decoding, self.pair, self.typed, pair.nodes)
         return pair, self.image, with_fallback_drafter(pair, decoding, fallback)
 
 
@@ -156,15 +156,15 @@ def typed_options(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def with_defaults(
-    decoding: DecodingConfig, pair: PairOptions, typed: Collection[str], device: str = "cpu"
+    decoding: DecodingConfig, pair: PairOptions, typed: Collection[str], nodes: int | None = None
 ) -> DecodingConfig:
-    """Return options with the defaults of the preset and the device's kind for what was not typed.
+    """Return options with the defaults of the preset, and the device's number of nodes, for what was not typed.
 
     Another rule has no use for a preset's tree.
     """
-    nodes = {"nodes": GPU_NODES} if device == "cuda" else {}
+    device = {} if nodes is None else {"nodes": nodes}
     tree = {} if "rule" in typed and decoding.rule != pair.tree.get("rule") else pair.tree
-    return replace(decoding, **{name: value for name, value in {**nodes, **tree}.items() if name not in typed})
+    return replace(decoding, **{name: value for name, value in {**device, **tree}.items() if name not in typed})
 
 
 def load_pair(chosen: PairOptions) -> Pair:
@@ -186,9 +186,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):
         print_notice(f"generation_config.json asks for {asked}")
-    running = replace(pair, passes=chosen.passes, exact=chosen.exact).with_threads(chosen.threads)
-    running.warm_up()
-    return running
+    return replace(pair, passes=chosen.passes, exact=chosen.exact).warm_up(chosen.threads)
 
 
 def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: DrafterName) -> DecodingConfig:

@@ -62,6 +62,15 @@ RULE_CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
 RULES: Final = tuple(RULE_CHOICES)
 # The chain that trees are compared with; its floor stops it sooner than a tree.
 CHAIN_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({"rule": "chain", "min_log_prob": -1.0})
+# Options that are numbers, and the values that a sweep tries beside the present one.
+SWEEP_VALUES: Final[Mapping[str, tuple[float, ...]]] = MappingProxyType(
+    {
+        "entropy_threshold": (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5),
+        "max_branches": (1, 2, 3, 4, 6, 8),
+        "depth": (1, 2, 3, 4, 6, 8, 10, 12),
+        "nodes": (2, 4, 8, 12, 16, 24, 32, 48),
+    }
+)
 if TYPE_CHECKING:
     RuleName = str
     DrafterName = str
@@ -69,7 +78,6 @@ else:  # one choice per name that is offered
     RuleName = Literal[RULES]
     DrafterName = Literal[tuple(DRAFTER_CHOICES)]
 MAX_GUESSES: Final = highest("nodes")  # of one tree
-GPU_NODES: Final = 60  # where a pass over as many rows takes hardly longer than over one: EAGLE-2's tree for 7B
 MAX_CHILDREN: Final = highest("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

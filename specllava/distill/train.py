@@ -33,9 +33,9 @@ from specllava.distill.config import FeatureObjective, Job, LoopConfig, Objectiv
 from specllava.distill.data import LEFT_OUT, RowBatches, RowEncoder, self_generated_rows, split, without_images
 from specllava.distill.losses import Batch, Losses, batch_losses, count_answer_tokens
 from specllava.distill.new_draft import begin_draft, check_teachable
+from specllava.distill.report import SCHEMA_VERSION, Report, ReportState, ValidationResult
 from specllava.distill.rows import count_reasons, load_rows
 from specllava.distill.validate import first_questions, replace_draft, validate_draft
-from specllava.findings.distillation import SCHEMA_VERSION, Report, ReportState, ValidationResult
 from specllava.models.loading.loading import store_by_rows
 from specllava.pair import Pair
 from specllava.prompt.prompt import Prompt

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.core.config import DecodingConfig
 from specllava.core.metrics import summarise
+from specllava.distill.report import ValidationResult
 from specllava.distill.rows import Row
-from specllava.findings.distillation import ValidationResult
 from specllava.models.drafts.draft_classes import save, saved_beside
 from specllava.pair import Pair
 from specllava.prompt.prompt import Prompt
@@ -85,7 +85,7 @@ def _measure(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[float,
     theirs = teacher_forced_log_probs(pair.target, prompt, trace.token_ids)
     scores = score_draft(ours, theirs, trace.token_ids)
     agreed = sum(guess == token for guess, token in zip(scores.guesses, trace.token_ids, strict=True))
-    return sum(scores.divergences), agreed, len(scores), run.step_tokens, run.target_passes
+    return sum(scores.divergences), agreed, len(scores.guesses), run.step_tokens, run.target_passes
 
 
 def cast_weights(draft: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

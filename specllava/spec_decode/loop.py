@@ -47,25 +47,6 @@ class LaneOverrides(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneFacts:
-    """Facts of a lane for its trace: names and numbers, no tensors, so that they may cross to another process.
-
-    Args:
-        text, image_sizes, turn, forced_prefix: of its prompt.
-        rule, drafter: names of the objects that replace those of ``config``, if any do.
-    """
-
-    name: str
-    config: DecodingConfig
-    text: str
-    image_sizes: tuple[tuple[int, int], ...]
-    turn: int
-    forced_prefix: tuple[int, ...]
-    rule: str | None
-    drafter: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Lane:
     """One way to answer a prompt, which a race runs and a trace records.
 
@@ -85,15 +66,6 @@ class Lane:
         drafts = own.get("drafter") is not None or config.drafter != "none"
         return cls(SPECULATIVE if drafts else TARGET_ONLY, config, prompt, **own)
 
-    @property
-    def facts(self) -> LaneFacts:
-        """Facts for its trace."""
-        prompt = self.prompt
-        return LaneFacts(
-            self.name, self.config, prompt.text, prompt.image_sizes, prompt.turn, prompt.forced_prefix,
-            None if self.rule is None else self.rule.name, None if self.drafter is None else self.drafter.name,
-        )  # fmt: skip
-
     def with_target_only(self) -> list[Lane]:
         """Return the lanes of a race: target-only in front of this one; only target-only if this drafts nothing."""
         alone = Lane.of(replace(self.config, drafter="none"), self.prompt)
@@ -102,16 +74,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class RaceEvent:
-    """What just happened in a race: names and numbers, so that another process may collect the traces.
+    """What just happened in a race.
 
     Args:
-        lane: facts of the lane that moved.
+        lane: the one that moved.
         item: its prefill or step; ``item.finished`` is the reason if it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
         draft_pass_tokens: tokens of each pass that the draft made for the step; none of a prefill.
     """
 
-    lane: LaneFacts
+    lane: Lane
     item: Event
     clock: float
     draft_pass_tokens: tuple[int, ...] = ()
@@ -373,4 +345,4 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
                 events.close()
                 del running[name]
             passes = request.drafter.pass_tokens if isinstance(item, StepTrace) else ()
-            yield RaceEvent(request.lane.facts, item, clocks[name], passes)
+            yield RaceEvent(request.lane, item, clocks[name], passes)

@@ -11,9 +11,10 @@ import json
 import math
 import random
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
@@ -230,6 +231,18 @@ class FakeEvent:
     whole: DecodeTrace
 
 
+class FakeLane(NamedTuple):
+    """What a race is made of: its prompt, its options, whether the target alone runs beside it."""
+
+    image: Pictures
+    messages: str
+    config: DecodingConfig
+    both: bool = False
+
+    def with_target_only(self) -> list[FakeLane]:
+        return [self._replace(both=True)]
+
+
 SLOW = {"slowly": 25, "very slowly": 100}  # times as long
 
 
@@ -244,26 +257,28 @@ class FakeBackend:
 
     pace: float = 0.0
     info: RunInfo = SETTING
+    nodes: int | None = None
     sees: bool = True
     closed: list[str] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 
-    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
+    def lane(self, image: Pictures, messages: str, config: DecodingConfig) -> FakeLane:
+        return FakeLane(image, messages, config)
+
+    def race(self, lanes: Sequence[FakeLane]) -> Generator[FakeEvent]:
+        image, messages, config, both = lanes[0]
         if not messages.strip():
             raise ValueError("the prompt is empty")
         if messages.startswith("fail"):
             raise RuntimeError("a secret inside")
         sizes = [f"{one.width} x {one.height} pixels" for one in open_media(image)]
-        lanes = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
-        lanes = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in lanes.items()}
+        runs = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
+        runs = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in runs.items()}
         if config.drafter == "none":
-            del lanes["speculative"]
-        return self._events(lanes, messages)
-
-    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
-        """One lane of the race."""
-        lane = "target-only" if config.drafter == "none" else "speculative"
-        return (event for event in self.race(image, messages, config) if event.lane == lane)
+            del runs["speculative"]
+        elif not both:
+            del runs["target-only"]
+        return self._events(runs, messages)
 
     def _events(self, lanes: dict[str, DecodeTrace], prompt: str) -> Generator[FakeEvent]:
         clocks = dict.fromkeys(lanes, 0.0)
@@ -281,7 +296,7 @@ class FakeBackend:
         finally:
             self.closed.append(prompt)
 
-    def collect_race(self, events: Iterable[FakeEvent]) -> dict[str, DecodeTrace]:
+    def collect(self, events: Iterable[FakeEvent]) -> dict[str, DecodeTrace]:
         runs: dict[str, list[FakeEvent]] = {}
         for event in events:
             runs.setdefault(event.lane, []).append(event)

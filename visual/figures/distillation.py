@@ -7,7 +7,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specllava.findings.distillation import Report
+from specllava.distill.report import Report
 from visual.figures import theme
 
 SMOOTH = 25  # points that the line of the training's own KL has at most

@@ -101,14 +101,15 @@ def _run(
         if absent and both:
             raise ValueError(f"drafter {config.drafter} drafts nothing here: choose another, or call /generate")
         images = open_pictures(path, state.limits.pixels) if pair.sees else ()
-        events = pair.race(images, question, chosen) if both else pair.answer(images, question, chosen)
+        lane = pair.lane(images, question, chosen)
+        events = pair.race(lane.with_target_only() if both else [lane])
         past, last = [], time.monotonic() + state.limits.seconds_per_run
         with closing(events):
             for event in events:
                 past.append(event)
                 if time.monotonic() > last or state.runs.state(session, number) != "on":
                     break
-        traces = dict(pair.collect_race(past))
+        traces = dict(pair.collect(past))
         log_run("call", "finished", time.monotonic() - last + state.limits.seconds_per_run, traces)
         return traces
     except ValueError as refusal:

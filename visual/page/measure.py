@@ -11,17 +11,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
 
-from specllava.core.config import DecodingConfig
+from specllava.core.bootstrap import pooled_ratio
+from specllava.core.config import SWEEP_VALUES, DecodingConfig
 from specllava.core.metrics import RunTotals, compare, speedup, summarise
 from specllava.core.race_file import race_json
 from specllava.core.scenes import SCENES
-from specllava.core.trace import DecodeTrace
-from specllava.findings.bootstrap import pooled_ratio
-from specllava.findings.sweep import SWEEP_VALUES
+from specllava.core.trace import TARGET_ONLY, DecodeTrace
 from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
 from visual.page.run import COMPUTE, open_pictures, refusal_line, session_of
@@ -31,6 +30,9 @@ from visual.player.frames import race_frames
 from visual.player.labels import counted
 from visual.player.node_table import node_rows
 from visual.player.recorded import recorded_race
+
+if TYPE_CHECKING:
+    from specllava.variants import Variant
 
 ON_QUESTION: Final = "this question"
 SCENE_COUNTS: Final = (5, 20, 55)
@@ -60,14 +62,14 @@ class MeasureInputs:
 
 
 @dataclass(slots=True)
-class Variant:
+class Row:
     """One row of a comparison: its runs, and those of the target alone beside them, in the same order."""
 
     name: str
     runs: list[DecodeTrace] = field(default_factory=list)
     alone: list[DecodeTrace] = field(default_factory=list)
 
-    def row(self) -> tuple[str, ...]:
+    def cells(self) -> tuple[str, ...]:
         """Return its cells, in the order of :data:`COLUMNS`."""
         own = summarise(self.runs)
         ratio, low, high = self.speed()
@@ -114,48 +116,41 @@ def questions(scope: str, path: str | None, asked: str, state: PageState) -> Ite
         yield open_pictures(str(SCENES.parent / row["image"]), state.limits.pixels), row["prompt"]
 
 
-def compared(state: PageState, asked: Comparison, prompts: Iterator[Any]) -> Generator[list[Variant] | None]:
+def compared(state: PageState, asked: Comparison, prompts: Iterator[Any]) -> Generator[list[Row] | None]:
     """Decode every prompt in every variant; yield the rows so far after each prompt, ``None`` after each step.
 
     Raises:
         ValueError: nothing to compare, in one line.
     """
-    from specllava.findings.sweep import Sweep
-    from specllava.lab import Lab
-    from specllava.lab.sweep import SweepRun, sweep_runs
+    from specllava.variants import race_variants
+
+    variants, rows = _variants(state, asked), dict[str, Row]()
+    for images, question in prompts:
+        traces = yield from race_variants(variants, images, question)
+        for one in variants:
+            row = rows.setdefault(one.name, Row(one.name))
+            row.runs.append(traces[one.name])
+            row.alone.append(traces[TARGET_ONLY])
+        yield list(rows.values())
+
+
+def _variants(state: PageState, asked: Comparison) -> list[Variant]:
+    from specllava.variants import Variant, draft_variants, rule_variants, sweep_variants
 
     pair, config = state.pair(asked.draft), asked.config
-    lab, variants = Lab(pair), dict[str, Variant]()
-    for images, question in prompts:
-        if asked.kind == "Rules":
-            finding = lab.rules(images, question, config)
-        elif asked.kind == "Drafts":
-            labs = {"the page's own": Lab(state.pair(None))} | {name: Lab(state.pair(name)) for name in state.drafts}
-            finding = lab.drafters(images, question, labs, config)
-        elif asked.kind == "One knob":
-            finding = lab.sweep(images, question, asked.knob, config)
-        else:
-            if asked.last is None or asked.last == config:
-                raise ValueError("the last run had these very settings: change one first")
-            prompt = pair.prompt(images, question, config.max_new_tokens)
-            both = {"the last run": asked.last, "these settings": config}
-            runs = [SweepRun(name, pair, prompt, one) for name, one in both.items()]
-            finding = sweep_runs(Sweep("settings", tuple(both), "these settings"), runs)
-        last = None
-        with closing(finding):
-            for found in finding:
-                last = found
-                yield None
-        assert last is not None  # a sweep yields before it runs
-        assert last.alone is not None  # it is over
-        for value, trace in last.runs:
-            row = variants.setdefault(str(value), Variant(str(value)))
-            row.runs.append(trace)
-            row.alone.append(last.alone)
-        yield list(variants.values())
+    if asked.kind == "Rules":
+        return rule_variants(pair, config)
+    if asked.kind == "Drafts":
+        drafts = {"the page's own": state.pair(None)} | {name: state.pair(name) for name in state.drafts}
+        return draft_variants(drafts, config)
+    if asked.kind == "One knob":
+        return sweep_variants(pair, config, asked.knob)
+    if asked.last is None or asked.last == config:
+        raise ValueError("the last run had these very settings: change one first")
+    return [Variant("the last run", pair, asked.last), Variant("these settings", pair, config)]
 
 
-def comparison_words(rows: Sequence[Variant]) -> str:
+def comparison_words(rows: Sequence[Row]) -> str:
     """Say what a comparison found."""
     best = max(rows, key=lambda row: summarise(row.runs).tau)
     least = min(rows, key=lambda row: summarise(row.runs).tau)
@@ -315,12 +310,12 @@ def _views(
                 yield _shown(rows)
 
 
-def _shown(rows: Sequence[Variant]) -> tuple[Any, ...]:
+def _shown(rows: Sequence[Row]) -> tuple[Any, ...]:
     doubts = Doubts.of([trace for row in rows for trace in row.runs])
     races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_KEPT]]
     speeds = [(row.name, *row.speed()) for row in rows]
     return (
-        comparison_words(rows), gr.update(value=[list(row.row()) for row in rows], visible=True),
+        comparison_words(rows), gr.update(value=[list(row.cells()) for row in rows], visible=True),
         gr.update(value=speed_chart(speeds), visible=True),
         f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}",
         gr.update(value=doubt_chart(doubts), visible=True), races,

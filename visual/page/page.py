@@ -15,11 +15,11 @@ from typing import Any, Final
 import gradio as gr
 
 from specllava.core.scenes import SPLITS, scene_images
-from specllava.core.trace import RunInfo
 from visual.page.api import connect_api
 from visual.page.handlers import FIRST_QUESTION, NEW, Handlers, picture_path, shown_frames
 from visual.page.measure import MeasureInputs, measure_tab
 from visual.page.run import COMPUTE
+from visual.page.settings import FIELDS
 from visual.page.state import PageState
 from visual.player.frames import waiting_frames
 from visual.player.recorded import titles
@@ -100,7 +100,7 @@ def build_page(state: PageState) -> gr.Blocks:
             with gr.Tab("Measure"):
                 controls = measure_tab(state, MeasureInputs(stage.picture, stage.question, stage.player))
         _connect(Handlers(state), page, stage, controls)
-        _connect_loading(page, stage.running, state.loading)
+        _connect_loading(page, stage.running, controls[list(FIELDS).index("nodes")], state.loading)
         connect_api(page, state)
     return page
 
@@ -209,21 +209,23 @@ document.querySelectorAll("#ask .thumb").forEach((button, at) => {
 """
 
 
-def _connect_loading(page: gr.Blocks, running: gr.HTML, loading: Future[RunInfo]) -> None:
-    """Say what runs, once it is loaded: each visitor's page asks until then, past the queue."""
+def _connect_loading(page: gr.Blocks, running: gr.HTML, nodes: Any, loading: Future[Any]) -> None:
+    """Say what runs, once it is loaded, and set its device's number of nodes: each visitor's page asks until then."""
     timer = gr.Timer(SECONDS_BETWEEN_POLLS, active=False)
 
-    def poll() -> tuple[Any, gr.Timer]:
-        done = loading.done()
-        return loaded(loading) if done else "The models are loading.", gr.Timer(active=not done)
+    def poll() -> tuple[Any, ...]:
+        if not loading.done():
+            return "The models are loading.", gr.Timer(active=True), gr.skip()
+        measured = None if loading.exception() else loading.result().nodes
+        return loaded(loading), gr.Timer(active=False), gr.update(value=measured) if measured else gr.skip()
 
-    page.load(poll, None, [running, timer], **QUICK)
-    timer.tick(poll, None, [running, timer], **QUICK)
+    page.load(poll, None, [running, timer, nodes], **QUICK)
+    timer.tick(poll, None, [running, timer, nodes], **QUICK)
 
 
-def loaded(loading: Future[RunInfo]) -> str:
+def loaded(loading: Future[Any]) -> str:
     """Say what runs, or that the models could not be loaded."""
     if loading.exception():
         return "Recorded runs only: the models could not be loaded."
-    info = loading.result()
+    info = loading.result().info
     return f"{info.pair} on {info.device.upper()}, {info.dtype}, {info.threads} threads"

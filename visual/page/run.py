@@ -98,7 +98,7 @@ def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Ou
     shown = data_address(images[0]) if images else None
     lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
     made = FrameList("live run", live=True, picture=shown, lanes=lanes, absent=absent, before=before)
-    race = RaceFrames(made, pair.collect_race, lambda: state.runs.state(asked.session, asked.number))
+    race = RaceFrames(made, pair.collect, lambda: state.runs.state(asked.session, asked.number))
     outcome = yield from race.frames(events, state.limits.seconds_per_run)
     if outcome != "left":
         state.chats.keep_frames(asked.session, made.frames)

@@ -14,7 +14,7 @@ import re
 import socket
 import time
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 import gradio as gr
 from starlette.datastructures import MutableHeaders
@@ -22,7 +22,6 @@ from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllava.core.trace import RunInfo
 from visual.page.admission import Admission
 from visual.page.state import PageState, Runs
 from visual.player.saved_page import FAVICON, STATIC, static_text
@@ -137,14 +136,14 @@ def give_back_freed_memory() -> bool:
     return all(library.mallopt(parameter, value) == 1 for parameter, value in ALLOCATOR.items())
 
 
-def health(loading: Future[RunInfo]) -> JSONResponse:
+def health(loading: Future[Any]) -> JSONResponse:
     """Answer ``/health``: loading is no illness; models that cannot be loaded are 503."""
     fresh = {"cache-control": "no-store"}
     if not loading.done():
         return JSONResponse({"status": "loading"}, headers=fresh)
     if loading.exception():
         return JSONResponse({"status": "failed"}, 503, headers=fresh)
-    info = loading.result()
+    info = loading.result().info
     running = {"pair": info.pair, "device": info.device, "dtype": info.dtype}
     return JSONResponse({"status": "ready"} | running, headers=fresh)
 
@@ -163,7 +162,7 @@ def page_policy(document: bytes) -> str:
 class Around:
     """ASGI middleware that answers ``/health`` and ``HEAD /``, and adds the headers to every answer."""
 
-    def __init__(self, app: ASGIApp, loading: Future[RunInfo]) -> None:
+    def __init__(self, app: ASGIApp, loading: Future[Any]) -> None:
         self._app, self._loading = app, loading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,6 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from specllava.core.limits import Limits
-from specllava.core.trace import RunInfo
 from visual.page.chats import Chats
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
@@ -154,16 +153,16 @@ class PageState:
         return self.drafts[draft]()
 
     @cached_property
-    def loading(self) -> Future[RunInfo]:
-        """What runs, once the models are loaded, or why they could not be; waited for on a thread of its own."""
+    def loading(self) -> Future[Any]:
+        """The page's own pair, once it is loaded, or why it could not be; waited for on a thread of its own."""
         thread = ThreadPoolExecutor(1, "loading")
         waited = thread.submit(self._loaded)
         thread.shutdown(wait=False)
         return waited
 
-    def _loaded(self) -> RunInfo:
+    def _loaded(self) -> Any:
         try:
-            return self.backend().info
+            return self.backend()
         except Exception:
             log.exception("the models could not be loaded")
             raise

@@ -40,9 +40,8 @@ def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[...,
         lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
         made = FrameList("live run", True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
         seconds = granted(path, question, config) - START - (time.monotonic() - began)
-        yield from RaceFrames(made, pair.collect_race, lambda: "on").frames(
-            pair.race(images, question, chosen), seconds
-        )
+        events = pair.race(pair.lane(images, question, chosen).with_target_only())
+        yield from RaceFrames(made, pair.collect, lambda: "on").frames(events, seconds)
 
     lent: Callable[..., Generator[list[str]]] = gpu(duration=granted)(race)
     return lent

@@ -50,7 +50,6 @@ class Preset:
 
     Args:
         target, draft: a directory, or an id of the hub; no draft where none is published.
-        before: the draft as it was before distillation, if it is there too.
         reading: of a draft that reads the target's states, where its files leave it open.
         licence: of a published draft, as far as known.
         family: of both models, where the draft is a smaller one of the target's family: their model type, or a name of
@@ -65,7 +64,6 @@ class Preset:
 
     target: Source
     draft: Source | None = None
-    before: Source | None = None
     reading: DraftReading = field(default_factory=DraftReading)
     licence: str = ""
     family: str = ""
@@ -100,7 +98,7 @@ def presets() -> dict[str, Preset]:
     """Return pairs by name: those that ship with the project, and models that others publish."""
     toy, smol = ASSETS / "toy", cached("smol") / "target"
     return {
-        "toy": Preset(toy / "target", toy / "draft", before=toy / "draft-before"),
+        "toy": Preset(toy / "target", toy / "draft"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
         "toy-eagle": Preset(toy / "target", toy / "eagle"),
         "toy-eagle-compressed": Preset(toy / "target", toy / "eagle-compressed"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -37,7 +37,7 @@ def ground(pair: Pair, media: Sequence[Image.Image], messages: Messages, trace: 
     answer = trace.token_ids
     seen = _probs(pair, media, messages, answer)
     yield trace
-    blank = _probs(pair, replace_each(media, blank_picture), messages, answer)
+    blank = _probs(pair, [blank_picture(one) for one in media], messages, answer)
     choices = tuple(blank.argmax(-1).tolist())
     whole = Grounding(_of_answer(seen, answer), _of_answer(blank, answer), choices, FACTOR)
     texts = trace.texts | {token: pair.detokenizer.text_of(token) for token in choices}
@@ -67,13 +67,6 @@ def occlude(picture: Image.Image, row: int, column: int) -> Image.Image:
     occluded = picture.copy()
     occluded.paste(GREY, (left, top, right, bottom))
     return occluded
-
-
-def replace_each(
-    media: Sequence[Image.Image], by: Callable[[Image.Image], Image.Image]
-) -> tuple[Image.Image, ...]:
-    """Replace each picture."""
-    return tuple(map(by, media))
 
 
 def _probs(pair: Pair, media: Sequence[Image.Image], messages: Messages, answer: Sequence[int]) -> Tensor:
