@@ -255,8 +255,8 @@ class Pair:
     def warm_up(self, threads: int = 0) -> Pair:
         """Return this pair as it runs best on its device, which takes about a second.
 
-        On a CPU with the number of threads, on a GPU with the number of nodes that measured passes suggest. There
-        passes that a dialogue's race begins with are captured, where any are captured.
+        On a CPU with the number of threads, on a GPU with the number of nodes that measured passes suggest. A GPU also
+        captures the passes that a race begins with.
 
         Args:
             threads: CPU threads of its passes, not measured.
@@ -264,61 +264,51 @@ class Pair:
         Raises:
             ValueError: passes that this device cannot run.
         """
-        if self.engines.graphs is not None:
-            self._capture()
-        on_cpu = self.device.type == "cpu"
-        pair = replace(
-            self,
-            threads=threads or (self._fastest_threads() if on_cpu else None),
-            nodes=None if on_cpu else self._affordable_nodes(),
-        )
+        if self.device.type == "cpu":
+            pair = replace(self, threads=threads or self._fastest_threads())
+        else:
+            pair = replace(self, threads=threads or None, nodes=self._affordable_nodes())
         vars(pair)["engines"] = self.engines
         return pair
 
-    def _capture(self) -> None:
-        prompt = self.prompt(None, "Describe it.")
-        tokens = min(WINDOW, self.context - prompt.length)
-        config = DecodingConfig(drafter="none" if self.draft is None else "model", max_new_tokens=tokens)
-        lanes = [(lane, KVCaches(self.engines)) for lane in Lane.of(config, prompt).with_target_only()]
-        for lane, caches in lanes:
-            self.request(lane, caches, record=False).prefill()
-
     def _fastest_threads(self) -> int:
         rows = DecodingConfig().nodes + 1
-        forward = self._target_pass(rows)
-
-        def step() -> None:
-            """Run a pass over one token, and two over as many as a tree has."""
-            for width in (rows, 1, rows):
-                forward(width)
-
-        return fastest_threads(step, torch.get_num_threads())
-
-    def _affordable_nodes(self) -> int:
-        """Return the most nodes of :data:`NODES` whose pass takes hardly longer than one over a single token."""
-        forward = self._target_pass(max(NODES) + 1)
-
-        def seconds(rows: int) -> float:
-            forward(rows)  # allocates, and captures
-            started = now(self.device)
-            for _ in range(TIMED):
-                forward(rows)
-            return now(self.device) - started
-
-        most = AFFORDABLE * seconds(1)
-        return next((nodes for nodes in NODES if seconds(nodes + 1) <= most), NODES[-1])
-
-    def _target_pass(self, rows: int) -> Callable[[int], object]:
-        """Return a function that runs a target pass over some rows, at most ``rows``."""
         engine = KVCaches(self.engines).target(2 * rows + 1)
         assert isinstance(engine.decoder, LanguageModel)
         engine.decoder.begin()
 
-        def forward(rows: int) -> object:
+        def step() -> None:
+            """Run a pass over one token, and two over as many as a tree has."""
             engine.truncate(0)
-            return engine.forward(Batch(range(rows)))
+            for width in (rows, 1, rows):
+                engine.forward(Batch(range(width)))
 
-        return forward
+        return fastest_threads(step, torch.get_num_threads())
+
+    def _affordable_nodes(self) -> int:
+        """Return the most nodes of :data:`NODES` whose pass takes hardly longer than one over a single token.
+
+        Measured where a race's lanes have read a prompt, and captured what they need.
+        """
+        prompt = self.prompt(None, "Describe it.")
+        tokens = min(WINDOW, self.context - prompt.length)
+        config = DecodingConfig(drafter="none" if self.draft is None else "model", max_new_tokens=tokens)
+        requests = [self.request(lane, record=False) for lane in Lane.of(config, prompt).with_target_only()]
+        for request in requests:
+            request.prefill()
+        engine = requests[-1].engine
+
+        def seconds(rows: int) -> float:
+            started = 0.0
+            for run in range(1 + TIMED):
+                if run == 1:  # the first one captures
+                    started = now(self.device)
+                engine.truncate(prompt.length)
+                engine.forward(Batch(range(rows)))
+            return now(self.device) - started
+
+        most = AFFORDABLE * seconds(1)
+        return next((nodes for nodes in NODES if seconds(nodes + 1) <= most), NODES[-1])
 
     def prompt(
         self,

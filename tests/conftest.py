@@ -141,7 +141,8 @@ def state(shipped: Callable[[DTypeName], Pair]) -> PageState:
 
     limits = Limits(runs_per_minute=10_000, events_per_minute=10**6, uploads_per_minute=10_000)
     recorded, lessons = load_recorded(ASSETS / "examples"), load_lessons(ASSETS / "lessons")
-    return PageState(lambda: shipped("float32"), recorded, lessons, limits=limits)
+    pair = shipped("float32")  # not beside other tests' models: transformers loads one model of a process at a time
+    return PageState(lambda: pair, recorded, lessons, limits=limits)
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,19 @@ import json
 import os
 import resource
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
 import transformers
 from support import checkpoints, feature_checkpoints, models
 from test_bad_input import complaint
+from transformers import LlavaForConditionalGeneration, PreTrainedModel
 
 from specllava.chat import Chat
 from specllava.cli.main import main
@@ -251,6 +255,29 @@ def test_a_directory_that_is_no_target_is_refused_by_what_is_wrong_in_it(root: P
     copied = without(root, tmp_path, damage)
     line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
     assert line.startswith(f"{copied} ") and words in line
+
+
+def test_two_threads_load_one_after_the_other(root: Path, monkeypatch: pytest.MonkeyPatch):
+    """Loading swaps functions of all models for a while: two at once left them swapped, and heads untied."""
+    inside, most, plain = [0], [0], LlavaForConditionalGeneration.from_pretrained
+
+    def slow(*args: Any, **options: Any) -> Any:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.05)
+        try:
+            return plain(*args, **options)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(LlavaForConditionalGeneration, "from_pretrained", slow)
+    tie = PreTrainedModel.tie_weights
+    threads = [Thread(target=Pair.load, args=(root / "target",), kwargs={"device": "cpu"}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1 and PreTrainedModel.tie_weights is tie
 
 
 @pytest.mark.parametrize("padding", range(0, 64, 8))

@@ -23,7 +23,7 @@ from specllava.pair import Pair
 from visual.page import chats as chats_module
 from visual.page.chats import LOST, NONE_YET, Chats
 from visual.page.handlers import Handlers
-from visual.page.measure import Comparison, Variant, compared, comparison_words, questions, run_views
+from visual.page.measure import Comparison, Row, compared, comparison_words, questions, run_views
 from visual.page.run import Asked, RaceFrames, lanes_config, run_frames
 from visual.page.serve import health
 from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
@@ -266,7 +266,7 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
         assert all(a.token_ids == b.token_ids for a, b in zip(row.alone, row.runs, strict=True))
         passes = sum(len(run.steps) for run in row.runs)
         tokens = sum(len(run.token_ids) - 1 for run in row.runs)
-        assert row.row()[1] == f"{tokens / passes:.1f}" and row.row()[-1] == "2 of 2"
+        assert row.cells()[1] == f"{tokens / passes:.1f}" and row.cells()[-1] == "2 of 2"
     assert comparison_words(rows).endswith(f"The tokens were the same in {2 * len(rows)} of {2 * len(rows)} runs.")
     with pytest.raises(ValueError, match="the last run had these very settings"):
         list(compared(page, replace(asked_for, kind="Against the last run"), questions("1 scenes", None, "", page)))
@@ -280,7 +280,7 @@ def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
     nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
     assert len(rows) == nodes
     assert run_views([])[1] == "" and run_views(race_frames(Recorded("r", None, race.target_only, None)))[1] == ""
-    assert Variant("x", [race.lead], [race.target_only]).row()[0] == "x"
+    assert Row("x", [race.lead], [race.target_only]).cells()[0] == "x"
 
 
 # --- health and ZeroGPU ---------------------------------------------------------------------------------------------

@@ -151,9 +151,9 @@ class Request:
         if self.caches.pools.target.exact:
             rows = min(rows, EXACT_ROWS)
         capacity = config.target_slots(self._length)
-        self._engine = self.caches.target(capacity, drafter.state_layers, rows > 1)
-        output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-        self._engine.warm_up(rows, config.max_new_tokens + config.nodes, self._reduction)
+        self.engine = self.caches.target(capacity, drafter.state_layers, rows > 1)
+        output = self.engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        self.engine.warm_up(rows, config.max_new_tokens + config.nodes, self._reduction)
         logits, processing = output.logits, self._settings.processing
         if processing:
             logits = processing(logits[None], [()])[0]
@@ -206,7 +206,7 @@ class Request:
             vocabulary = self._target.config.get_text_config().vocab_size
             tree = check_proposal(drafter.name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
             pruned = ()
-            if self._engine.cache.length != self.lane.prompt.length + len(self.emitted) - 1:
+            if self.engine.cache.length != self.lane.prompt.length + len(self.emitted) - 1:
                 raise ValueError(f"the drafter {drafter.name} ran the engine that verifies: give it one by Engine.of")
         self._drafter_ids = range(len(tree))
         if self.caches.pools.target.exact:
@@ -231,9 +231,9 @@ class Request:
             raise ValueError("no tree is proposed: propose comes first")
         recorder = DrawRecorder(self._random) if self._record else None
         started = self._now()
-        base = self._engine.cache.length
+        base = self.engine.cache.length
         processing, draft_probs = self._settings.processing, self.drafter.draft_probs
-        output = self._engine.forward(Batch.of_tree(tree, base), self._reduction)
+        output = self.engine.forward(Batch.of_tree(tree, base), self._reduction)
         logits = processing.of_tree(tree, output.logits) if processing else output.logits
         if draft_probs is not None and len(tree) < len(draft_probs):
             draft_probs = draft_probs[list(self._drafter_ids)]
@@ -241,7 +241,7 @@ class Request:
         verified = self._now()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
-        states = self._engine.commit(base, path)
+        states = self.engine.commit(base, path)
         self.drafter.commit([self._drafter_ids[node] for node in path], states)
         kept = self._now()
         processing.check(output.logits, "target", output.reduced)  # an overflow or a damaged row may come late

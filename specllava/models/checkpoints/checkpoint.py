@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 import torch
@@ -48,6 +49,7 @@ from specllava.models.checkpoints.tokens import count_prefix_tokens
 Source = str | Path
 Read = TypeVar("Read")
 log = logging.getLogger(__name__)
+LOADING: Final = Lock()  # transformers swaps functions of all models while it loads one, and two at once leave them so
 ADAPTER: Final = "adapter_config.json"
 SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")  # and a revision of it
@@ -171,7 +173,7 @@ class Checkpoint:
         """
         self._read(lambda: [self._types(file) for file in self._files()])  # one that is cut off is refused
         loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-        with _no_report():
+        with LOADING, _no_report():
             model, found = self._read(
                 lambda: build.from_pretrained(self.name_or_path, **loading, **options, **self._rules)
             )
