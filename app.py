@@ -26,11 +26,11 @@ from pydantic import ValidationError
 
 from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions
-from specllava.core.config import one_line
-from specllava.core.files import shipped
-from specllava.models.loading.load_options import DTypeName
-from specllava.models.loading.presets import Preset, preset_named, presets
-from specllava.models.media.images import open_image
+from specllava.config import one_line
+from specllava.files import shipped
+from specllava.models.images import open_image
+from specllava.models.options import DTypeName
+from specllava.models.presets import Preset, preset_named, presets
 from visual.page.page import build_page
 from visual.page.serve import give_back_freed_memory, serve
 from visual.page.state import PageState

@@ -11,7 +11,7 @@ LEFT_OUT = ignore_patterns("smol")  # of the assets: what recipes.smol makes a p
 
 
 class BuildWithShipped(build_py):
-    """Put the page's program and the assets into the package, where ``specllava.core.files`` looks for them."""
+    """Put the page's program and the assets into the package, where ``specllava.files`` looks for them."""
 
     def run(self) -> None:
         super().run()

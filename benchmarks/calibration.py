@@ -31,11 +31,10 @@ from benchmarks.shared.guessing import (
 )
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from specllava.core.bootstrap import LEVEL, RESAMPLES
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import Bin, judged_nodes, reliability
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.metrics import LEVEL, RESAMPLES, Bin, judged_nodes, reliability
 from specllava.pair import Pair
+from specllava.trace import DecodeTrace
 
 BINS: Final = 10  # of probability, equally wide
 RANKS: Final = ("best guess", "second", "third or later")

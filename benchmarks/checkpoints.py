@@ -24,12 +24,12 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.scene import scenes
 from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import Comparison, compare, compare_ids, summarise
-from specllava.core.trace import DecodeTrace
-from specllava.models.checkpoints.chat_template import Message
+from specllava.config import DecodingConfig
+from specllava.metrics import Comparison, compare, compare_ids, summarise
+from specllava.models.tokens import Message
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 SIZES = ((336, 336), (640, 480), (333, 801), (97, 64), (1024, 300), (500, 500), (71, 700))  # width, height
 QUESTIONS = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.shared.command import run_command, show
-from specllava.core.files import write_whole
+from specllava.files import write_whole
 
 SPLIT: Final = "val2017"
 CAPTIONS: Final = f"annotations/captions_{SPLIT}.json"

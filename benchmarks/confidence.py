@@ -32,12 +32,12 @@ from benchmarks.shared.guessing import (
     write_rates,
 )
 from specllava.bench.measure import bench_lanes
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import Bin, reliability
-from specllava.core.trace import DecodeTrace
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.config import DecodingConfig
+from specllava.metrics import Bin, reliability
+from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
+from specllava.trace import DecodeTrace
 
 TEMPERATURES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # below 1 the draft is surer than it was
 NO_FLOOR: Final = -50.0  # nats

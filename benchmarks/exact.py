@@ -25,12 +25,12 @@ from benchmarks.shared.command import run_command, show_table
 from specllava.bench.dialogues import data_dialogues, prompts_of
 from specllava.bench.measure import bench_lanes
 from specllava.cli.options import write_json
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.scenes import SCENES
-from specllava.core.trace import DecodeTrace
-from specllava.models.loading.load_options import DTypeName
+from specllava.config import RULES, DecodingConfig
+from specllava.files import SCENES
+from specllava.models.options import DTypeName
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 LONGEST: Final = 24  # tokens of an answer of the toy pair
 BLOCK: Final = 100  # random runs that a process takes at a time

@@ -31,13 +31,13 @@ from benchmarks.shared.command import free_port, run_command, show
 from benchmarks.shared.oracle import OracleDrafter
 from benchmarks.shared.random_pair import build, device_for, feature_draft, size_of
 from specllava.cli.options import write_json
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import compare_ids
-from specllava.core.trace import StepTrace
-from specllava.models.checkpoints.language_model import now
-from specllava.models.loading.load_options import DTypeName
+from specllava.config import DecodingConfig
+from specllava.metrics import compare_ids
+from specllava.models.language_model import now
+from specllava.models.options import DTypeName
 from specllava.pair import Pair
 from specllava.spec_decode.drafter import Drafter
+from specllava.trace import StepTrace
 
 DraftName = Literal["own", "eagle"]
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64)

@@ -40,15 +40,15 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.scene import sample_scene
 from specllava.cli.options import write_json
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.metrics import compare, summarise
-from specllava.core.trace import NO_DRAFT, DecodeTrace
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
+from specllava.config import RULES, DecodingConfig
+from specllava.metrics import compare, summarise
+from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane
+from specllava.trace import NO_DRAFT, DecodeTrace
 
 FORMATS: dict[str, dict[str, Any]] = {
     "eagle": {},

@@ -31,12 +31,12 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from specllava.core.config import DecodingConfig
-from specllava.core.question import Question
+from specllava.config import DecodingConfig
 from specllava.grounding import blank_picture
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt, with_draft_prompt
+from specllava.prompt import Prompt, with_draft_prompt
+from specllava.question import Question
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats

@@ -22,7 +22,7 @@ from specllava.cli.options import write_json
 from specllava.engine.cpu import can_pack
 from specllava.engine.decoders import Batch, LanguageModel
 from specllava.engine.engine import Engine
-from specllava.models.checkpoints.language_model import now
+from specllava.models.language_model import now
 from specllava.pair import Pair
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)

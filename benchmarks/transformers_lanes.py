@@ -27,16 +27,15 @@ from benchmarks.shared.command import run_command
 from specllava.bench.measure import REFERENCE, Runner, TimedRun, TimedStep, runners_of
 from specllava.cli.bench import Bench
 from specllava.cli.options import typed_options
-from specllava.core.config import DecodingConfig
-from specllava.models.checkpoints.language_model import now
-from specllava.models.checkpoints.tokens import slot_ids
-from specllava.models.drafts.draft_classes import SlotDraft
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.config import DecodingConfig
+from specllava.models.drafts.draft_vlm import SlotDraft
+from specllava.models.drafts.eagle import FeatureDraft
 from specllava.models.families.family import family_of
-from specllava.models.loading.presets import Tree
+from specllava.models.language_model import now
+from specllava.models.presets import Tree
+from specllava.models.tokens import slot_ids
 from specllava.pair import Pair
-from specllava.prompt.image_slots import compressor_of, merge_features
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt, compressor_of, merge_features
 from specllava.spec_decode.loop import clip
 
 TRANSFORMERS: Final = "transformers"

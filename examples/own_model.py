@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from specllava import DecodingConfig, Pair
-from specllava.core.metrics import compare, summarise
+from specllava.metrics import compare, summarise
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllava.chat import Chat
-    from specllava.core.config import DecodingConfig
-    from specllava.core.trace import DecodeTrace, StepTrace
+    from specllava.config import DecodingConfig
     from specllava.custom_generate import speculative_generate
     from specllava.pair import Pair
+    from specllava.trace import DecodeTrace, StepTrace
 
 __version__ = "0.1.0"
 __all__ = ["Chat", "DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__", "speculative_generate"]
 
 _HOMES = {
     "Chat": "specllava.chat",
-    "DecodingConfig": "specllava.core.config",
-    "DecodeTrace": "specllava.core.trace",
-    "StepTrace": "specllava.core.trace",
+    "DecodingConfig": "specllava.config",
+    "DecodeTrace": "specllava.trace",
+    "StepTrace": "specllava.trace",
     "Pair": "specllava.pair",
     "speculative_generate": "specllava.custom_generate",
 }

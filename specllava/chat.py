@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
 from specllava.engine.pool import KVCaches
-from specllava.models.checkpoints.chat_template import Message
-from specllava.models.checkpoints.tokens import escape_special_tokens, special_tokens
 from specllava.models.families.interface import ImageFeatures
-from specllava.models.media.images import Pictures, open_media
+from specllava.models.images import Pictures, open_media
+from specllava.models.tokens import Message, escape_special_tokens, special_tokens
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Event, Lane, RaceEvent, race
+from specllava.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,20 +20,18 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
-from specllava.core.config import DecodingConfig, one_line
-from specllava.core.trace import NO_DRAFT, DecodeTrace, Prefill
-from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.language_model import check_decoder, now
-from specllava.models.checkpoints.text_processor import TextProcessor
-from specllava.models.drafts.draft_classes import vision_source
-from specllava.models.families.family import family_of
-from specllava.models.families.prepared import MEDIA, check_media, encode_media
-from specllava.models.loading.compatibility import check_pair, check_processor
+from specllava.config import DecodingConfig, one_line
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.drafts.draft_vlm import vision_source
+from specllava.models.families.family import MEDIA, check_media, encode_media, family_of
+from specllava.models.language_model import check_decoder, now
+from specllava.models.loading import check_pair, check_processor
+from specllava.models.tokens import TextProcessor
 from specllava.pair import Pair
-from specllava.prompt.image_slots import compressor_of, kept_slots, num_image_tokens, slots_of, to_device
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt, compressor_of, kept_slots, num_image_tokens, slots_of, to_device
 from specllava.spec_decode.logits_processing import REFUSED
 from specllava.spec_decode.loop import Lane, RaceEvent, race
+from specllava.trace import NO_DRAFT, DecodeTrace, Prefill
 
 OPTIONS: Final = tuple(sorted({one.name for one in fields(DecodingConfig)} - vars(GenerationConfig()).keys()))
 SEARCHES: Final = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # by other drafts, beside REFUSED

@@ -9,11 +9,10 @@ from itertools import product
 from PIL import Image
 from torch import Tensor
 
-from specllava.core.grounding import Grounding
-from specllava.core.question import Messages
-from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
+from specllava.question import Messages
 from specllava.scoring import teacher_forced_log_probs
+from specllava.trace import DecodeTrace, Grounding
 
 GREY = (128, 128, 128)  # about zero after the vision tower's normalisation
 GRID, WINDOW = 8, 3  # tiles a side: of the picture, of the grey square

@@ -13,9 +13,31 @@ import transformers
 from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 
-from specllava.core.config import DecodingConfig
-from specllava.core.question import Messages
-from specllava.core.trace import (
+from specllava.config import DecodingConfig
+from specllava.engine.cpu import fastest_threads
+from specllava.engine.cuda_graphs import WINDOW
+from specllava.engine.decoders import Batch, LanguageModel
+from specllava.engine.pool import EnginePools, KVCaches
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.drafts.draft_vlm import VisionSource, vision_source
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Family, ImageFeatures
+from specllava.models.images import Pictures, open_media
+from specllava.models.language_model import checked_context, input_device, now
+from specllava.models.loading import load_draft, load_target
+from specllava.models.options import DraftFormat, DraftReading, LoadOptions, PassesName, QuantizationName
+from specllava.models.presets import draft_hint, preset_named
+from specllava.models.tokens import Detokenizer, eos_token_ids, slot_ids
+from specllava.prompt import Prompt, PromptBuilder, check_room
+from specllava.question import Messages
+from specllava.spec_decode.drafter import Drafter, NoDraft
+from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
+from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, race
+from specllava.spec_decode.ngram_drafter import NgramDrafter
+from specllava.spec_decode.rejection_sampler import SeededRandom
+from specllava.spec_decode.rules import build_rule
+from specllava.spec_decode.tree_drafter import TreeDrafter
+from specllava.trace import (
     MAX_NAME,
     NO_DRAFT,
     SCHEMA_VERSION,
@@ -26,30 +48,6 @@ from specllava.core.trace import (
     StepTrace,
     tokens_used,
 )
-from specllava.engine.cpu import fastest_threads
-from specllava.engine.cuda_graphs import WINDOW
-from specllava.engine.decoders import Batch, LanguageModel
-from specllava.engine.pool import EnginePools, KVCaches
-from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.language_model import checked_context, input_device, now
-from specllava.models.checkpoints.tokens import Detokenizer, eos_token_ids, slot_ids
-from specllava.models.drafts.draft_classes import VisionSource, vision_source
-from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures
-from specllava.models.loading.load_options import LoadOptions, PassesName, QuantizationName
-from specllava.models.loading.loading import load_draft, load_target
-from specllava.models.loading.presets import draft_hint, preset_named
-from specllava.models.media.images import Pictures, open_media
-from specllava.prompt.prompt import Prompt
-from specllava.prompt.prompt_builder import PromptBuilder, check_room
-from specllava.spec_decode.drafter import Drafter, NoDraft
-from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
-from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, race
-from specllava.spec_decode.ngram_drafter import NgramDrafter
-from specllava.spec_decode.rejection_sampler import SeededRandom
-from specllava.spec_decode.rules import build_rule
-from specllava.spec_decode.tree_drafter import TreeDrafter
 
 NODES = (60, 40, DecodingConfig().nodes)  # defaults on a GPU that are tried; 60 is EAGLE-2's for a 7B target
 AFFORDABLE = 1.2  # times the seconds of a pass over one token
@@ -124,7 +122,7 @@ class Pair:
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
             tell: receives a line on the memory that is needed, before anything is loaded.
-            options: fields of :class:`~specllava.models.loading.load_options.LoadOptions`.
+            options: fields of :class:`~specllava.models.options.LoadOptions`.
 
         Raises:
             ValueError: no model there, more memory needed than there is, or models that do not fit each other; one
@@ -153,7 +151,7 @@ class Pair:
 
         Args:
             draft_format, draft_state_layers, draft_rope_theta: as
-                :class:`~specllava.models.drafts.draft_reading.DraftReading`.
+                :class:`~specllava.models.options.DraftReading`.
             tell: receives a line about weights that must be unpickled.
 
         Raises:

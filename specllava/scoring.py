@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.prompt.prompt import Prompt
+from specllava.models.drafts.eagle import FeatureDraft
+from specllava.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)

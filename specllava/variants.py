@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from specllava.core.config import RULE_CHOICES, RULES, SWEEP_VALUES, DecodingConfig
-from specllava.core.question import Messages
-from specllava.core.trace import TARGET_ONLY, DecodeTrace
-from specllava.models.media.images import Pictures, open_media
+from specllava.config import RULE_CHOICES, RULES, SWEEP_VALUES, DecodingConfig
+from specllava.models.images import Pictures, open_media
 from specllava.pair import Pair
+from specllava.question import Messages
 from specllava.spec_decode.loop import Lane, RaceEvent, race
+from specllava.trace import TARGET_ONLY, DecodeTrace
 
 LOOKUP: Final = "prompt lookup"
 

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from support.browser import SavedPages, Visit, Visitor, visits
 
 if TYPE_CHECKING:
-    from specllava.models.loading.load_options import DTypeName
+    from specllava.models.options import DTypeName
     from specllava.pair import Pair
     from visual.page.state import PageState
 
@@ -134,7 +134,7 @@ def state(shipped: Callable[[DTypeName], Pair]) -> PageState:
     """What the page as it ships goes by: the toy pair, its recorded races and lessons."""
     from support.shipped_races import ASSETS
 
-    from specllava.core.limits import Limits
+    from specllava.config import Limits
     from visual.page.state import PageState
     from visual.player.lessons import load_lessons
     from visual.player.recorded import load_recorded

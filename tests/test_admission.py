@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from specllava.core.limits import MIB, Limits
+from specllava.config import MIB, Limits
 from visual.page.admission import MAX_DEPTH, MAX_VALUES, Admission, body_refusal
 from visual.page.serve import FILE_POLICY, Around
 

@@ -13,7 +13,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from support.shipped_races import ASSETS
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.pair import Pair
 from visual.page.api import checked_path
 from visual.player.recorded import recorded_race

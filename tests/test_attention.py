@@ -23,13 +23,13 @@ from transformers import (
     Qwen2Config,
 )
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import AttentionMasks, Engine
 from specllava.engine.pool import KVCaches
-from specllava.models.checkpoints.language_model import FULL, SLIDING, check_decoder, layer_types
-from specllava.models.loading.load_options import LoadOptions
-from specllava.models.loading.loading import load_target
+from specllava.models.language_model import FULL, SLIDING, check_decoder, layer_types
+from specllava.models.loading import load_target
+from specllava.models.options import LoadOptions
 from specllava.pair import Pair
 
 WINDOW, LIMIT = 24, 20

@@ -14,14 +14,14 @@ from transformers import LlavaProcessor
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
-from specllava.core.config import DecodingConfig
-from specllava.models.checkpoints.language_model import parse_device
-from specllava.models.drafts.draft_classes import DraftLlava, save
-from specllava.models.loading.compatibility import check_pair
-from specllava.models.loading.presets import presets
-from specllava.models.loading.quantization import kept_whole
+from specllava.config import DecodingConfig
+from specllava.models.drafts.draft_vlm import DraftLlava, save
+from specllava.models.language_model import parse_device
+from specllava.models.loading import check_pair
+from specllava.models.presets import presets
+from specllava.models.quantization import kept_whole
 from specllava.pair import Pair
-from specllava.prompt.image_slots import merge_features
+from specllava.prompt import merge_features
 
 
 def complaint(action: Callable[[], Any]) -> str:

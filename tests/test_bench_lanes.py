@@ -18,7 +18,7 @@ from benchmarks.transformers_lanes import (
 from specllava.bench.dialogues import BenchDialogue, prompts_of
 from specllava.bench.measure import REFERENCE, Plan, measure, runners_of
 from specllava.bench.report import fastest_alone, results_of
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.engine.engine import Engine
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)

@@ -8,8 +8,8 @@ import pytest
 
 from specllava.bench.measure import BenchPrompt, Measured, Plan, TimedRun, TimedStep, WarmUp
 from specllava.bench.report import categories_of, category_results, notes_of, pool, report_of, results_of, tables_of
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import RunInfo
+from specllava.config import DecodingConfig
+from specllava.trace import RunInfo
 
 
 def run_of(tokens, step_tokens, seconds, first=1):

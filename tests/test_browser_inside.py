@@ -10,7 +10,7 @@ from support.browser import HOSTILE, SavedPages, Visit, assert_accessible
 from support.shipped_races import ASSETS, shipped_races
 from support.visual_traces import retexted, synthetic_race
 
-from specllava.core.trace import DecodeTrace
+from specllava.trace import DecodeTrace
 from visual.player.frames import data_address, race_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import Recorded, read_recorded
@@ -25,7 +25,7 @@ def opening() -> Recorded:
 
 
 def picture() -> str:
-    from specllava.models.media.images import open_image
+    from specllava.models.images import open_image
 
     return data_address(open_image(ASSETS / "examples" / "1-describe.png"))
 

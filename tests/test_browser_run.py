@@ -10,7 +10,7 @@ import pytest
 from support.browser import FINISHED, Visit, Visitor, assert_accessible
 from support.shipped_races import ASSETS
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.pair import Pair
 
 QUESTION = "How many objects are there?"

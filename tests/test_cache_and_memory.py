@@ -28,20 +28,19 @@ from benchmarks.identity import FORMATS, Runner
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava.chat import Chat, Turn
-from specllava.core.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
-from specllava.core.metrics import summarise
-from specllava.core.trace import DecodeTrace
+from specllava.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
-from specllava.models.checkpoints.tokens import Detokenizer
+from specllava.metrics import summarise
 from specllava.models.families.llava import Llava
-from specllava.models.loading.memory import estimate
+from specllava.models.memory import estimate
+from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt, with_prefix
-from specllava.prompt.prompt_builder import PromptBuilder
+from specllava.prompt import Prompt, PromptBuilder, with_prefix
 from specllava.spec_decode.loop import Lane, Request
 from specllava.spec_decode.rejection_sampler import RejectionSampler
+from specllava.trace import DecodeTrace
 from specllava.tree import DraftTree
 
 CAPACITY = 96

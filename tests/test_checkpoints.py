@@ -15,10 +15,10 @@ from support.checkpoints import FAMILIES, FamilyName
 from support.family_proofs import check_generate, check_rest, said
 
 from specllava.chat import Chat
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.new_draft import init_draft
-from specllava.models.drafts.draft_classes import VisionSource
-from specllava.models.loading.load_options import DTypeName
+from specllava.models.drafts.draft_vlm import VisionSource
+from specllava.models.options import DTypeName
 from specllava.pair import Pair
 
 PROMPTS = 50 if ALL else 18

@@ -20,8 +20,8 @@ from specllava.bench import measure
 from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.core.config import RULES, DecodingConfig
-from specllava.models.loading.presets import presets
+from specllava.config import RULES, DecodingConfig
+from specllava.models.presets import presets
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]

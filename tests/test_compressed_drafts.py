@@ -23,17 +23,16 @@ from support.models import configs, decode, expected
 from torch import Tensor
 
 from specllava.chat import Chat
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.engine.decoders import entry_labels, prompt_entries
 from specllava.engine.pool import KVCaches
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, CompressorKind, OperatorName
-from specllava.models.drafts.draft_classes import DraftLlava, save
-from specllava.models.drafts.feature_checkpoint import load_feature_draft
-from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft, FeatureDraftConfig
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.compressor import KINDS, CompressorConfig, CompressorKind, OperatorName
+from specllava.models.drafts.draft_vlm import DraftLlava, save
+from specllava.models.drafts.eagle import DraftInputs, FeatureDraft, FeatureDraftConfig
+from specllava.models.drafts.eagle_checkpoint import load_feature_draft
 from specllava.pair import Pair
-from specllava.prompt.image_slots import Label, kept_slots, merge_features
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Label, Prompt, kept_slots, merge_features
 
 SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text")

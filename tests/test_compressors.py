@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specllava.models.drafts.compressor_config import KINDS, CompressorConfig, OperatorName
-from specllava.models.drafts.compressors import Compressor, Operator, build_operator, segments_of
-from specllava.models.drafts.feature_draft import FeatureDraftConfig
+from specllava.models.drafts.compressor import (
+    KINDS,
+    Compressor,
+    CompressorConfig,
+    Operator,
+    OperatorName,
+    build_operator,
+    segments_of,
+)
+from specllava.models.drafts.eagle import FeatureDraftConfig
 
 WIDTH, HEADS = 24, 3
 

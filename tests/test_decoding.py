@@ -24,22 +24,22 @@ from support.models import DraftKind, configs, decode, expected
 from torch import Tensor, nn
 
 from specllava import speculative_generate
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import compare, summarise
-from specllava.core.race_file import race_json
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Prefill
+from specllava.config import DecodingConfig
 from specllava.engine.cuda_graphs import CudaGraphs
 from specllava.engine.engine import Engine, PrefillOutput
 from specllava.engine.pool import EnginePool, EnginePools, KVCaches
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.loading.load_options import PassesName
+from specllava.metrics import compare, summarise
+from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.options import PassesName
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
+from specllava.race_file import race_json
 from specllava.spec_decode.logits_processing import answer_settings
 from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, race
 from specllava.spec_decode.rejection_sampler import SeededRandom, verify_greedy
 from specllava.spec_decode.rules import build_rule
 from specllava.spec_decode.tree_drafter import TopK, TreeDrafter
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Prefill
 from visual.player.recorded import read_recorded
 
 CHATS, SEEDS = st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS)

@@ -40,8 +40,7 @@ from recipes.toy.corpus import TALKING, ChatBatches
 from recipes.toy.packing import PackedBatches
 from recipes.toy.vision import SceneBatches
 from specllava.cli.main import main
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import summarise
+from specllava.config import DecodingConfig
 from specllava.distill import data, losses, train
 from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig, Objective
 from specllava.distill.data import CUT, GROUP, LEFT_OUT, TOO_LONG, UNREADABLE, RowBatches, RowEncoder
@@ -50,15 +49,15 @@ from specllava.distill.new_draft import init_draft
 from specllava.distill.report import Report, ValidationResult
 from specllava.distill.rows import Row, UnusableRowError, count_reasons, load_rows, parse_row
 from specllava.distill.validate import cast_weights, validate_draft
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.compressor_config import KINDS as COMPRESSORS
-from specllava.models.drafts.compressor_config import CompressorConfig
-from specllava.models.drafts.compressors import add_compressor
-from specllava.models.drafts.draft_classes import DraftLlava, save
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.loading import draft_class
+from specllava.metrics import summarise
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.compressor import KINDS as COMPRESSORS
+from specllava.models.drafts.compressor import CompressorConfig, add_compressor
+from specllava.models.drafts.draft_vlm import DraftLlava, save
+from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.loading import draft_class
 from specllava.pair import Pair
-from specllava.prompt.image_slots import kept_slots
+from specllava.prompt import kept_slots
 from specllava.scoring import draft_log_probs
 from visual.figures.distillation import figure
 

@@ -15,7 +15,7 @@ from support.distilling import arguments, same, weights, write_data, write_pair
 
 from specllava.cli.main import main
 from specllava.distill.report import Report
-from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.draft_vlm import save
 
 pytestmark = pytest.mark.night
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from specllava.cli.main import main
 from specllava.distill.export import export_draft
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.feature_checkpoint import load_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.load_options import LoadOptions
-from specllava.models.loading.loading import LoadedTarget, load_target
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig, fresh_feature_draft
+from specllava.models.drafts.eagle_checkpoint import load_feature_draft, read_feature_draft
+from specllava.models.loading import LoadedTarget, load_target
+from specllava.models.options import LoadOptions
 
 HIDDEN, INNER, HEADS, KV, LAYERS = 48, 64, 3, 1, 8
 WIDTH = HIDDEN // HEADS

@@ -11,8 +11,8 @@ import torch
 from support import checkpoints, models
 from test_draft_export import EAGLE3, HIDDEN, LAYERS, written
 
-from specllava.core.config import DecodingConfig
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.config import DecodingConfig
+from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
 
 pytestmark = pytest.mark.night

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specllava.cli.main import main
 from specllava.distill.new_draft import init_draft, same
-from specllava.models.checkpoints.tokens import resize_vocabulary
+from specllava.models.tokens import resize_vocabulary
 from specllava.pair import Pair
 
 

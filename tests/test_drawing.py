@@ -19,8 +19,8 @@ import pytest
 from support.shipped_races import ASSETS, shipped_races
 from support.visual_traces import ANSWER, first_steps, hand_made, retexted, synthetic_grounding, synthetic_race
 
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import RULES, DecodingConfig
+from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import DraftTree
 from visual.figures.charts import Doubts, doubt_words, reach_chart
 from visual.page import pays

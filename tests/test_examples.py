@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
+from specllava.trace import DecodeTrace
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {

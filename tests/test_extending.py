@@ -22,18 +22,18 @@ from hypothesis import strategies as st
 from support import models
 from support.models import DraftKind, expected
 
-from specllava.core.config import DRAFTER_CHOICES, DecodingConfig
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
+from specllava.config import DRAFTER_CHOICES, DecodingConfig
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine, PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.models.loading.load_options import PassesName
+from specllava.models.options import PassesName
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
 from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder
 from specllava.spec_decode.loop import Lane, stream
 from specllava.spec_decode.rules import FixedRule
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from specllava.tree import DraftTree
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")

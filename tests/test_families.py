@@ -35,9 +35,9 @@ from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from specllava.distill.new_draft import init_draft
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.loading.load_options import DTypeName
-from specllava.models.loading.memory import size_of
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.memory import size_of
+from specllava.models.options import DTypeName
 from specllava.pair import Pair
 
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their

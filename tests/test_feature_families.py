@@ -16,11 +16,11 @@ from support.feature_scores import check_answer, reference_of, scores, text_of
 from test_bad_input import complaint
 
 from specllava.chat import Chat
-from specllava.core.config import RULES, DecodingConfig
+from specllava.config import RULES, DecodingConfig
 from specllava.distill.config import DistillConfig
 from specllava.distill.new_draft import check_teachable
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.feature_checkpoint import is_feature_draft, sizes_of
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.eagle_checkpoint import is_feature_draft, sizes_of
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
 

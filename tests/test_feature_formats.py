@@ -20,12 +20,12 @@ from support.feature_scores import check_answer, reference_of, scores, text_of
 from test_bad_input import complaint
 
 from specllava.cli.main import main
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
-from specllava.models.checkpoints.checkpoint import Checkpoint
-from specllava.models.drafts.draft_reading import DraftReading
+from specllava.config import DecodingConfig
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.options import DraftReading
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 SHAPES = {
     "chain": DecodingConfig(rule="chain", depth=4),

@@ -18,14 +18,14 @@ from PIL import Image
 from pydantic import ValidationError
 from support.visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
 
-from specllava.cli import trace as trace_commands
+from specllava import config, trace
+from specllava.cli import commands as trace_commands
 from specllava.cli.main import main
 from specllava.cli.options import write_json
-from specllava.core import config, trace
-from specllava.core.files import write_whole
-from specllava.core.race_file import race_json
-from specllava.core.trace import DecodeTrace
-from specllava.models.media.images import open_image
+from specllava.files import write_whole
+from specllava.models.images import open_image
+from specllava.race_file import race_json
+from specllava.trace import DecodeTrace
 from visual.player import bounds, recorded, saved_page
 from visual.player.frames import data_address, race_frames
 from visual.player.labels import token_label

@@ -11,11 +11,11 @@ from PIL import Image
 from support import families
 from torch import Tensor
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.engine.engine import Engine, visible_in_prefill
-from specllava.models.checkpoints.tokens import resize_vocabulary
+from specllava.models.tokens import resize_vocabulary
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane
 
 ALONE = DecodingConfig(max_new_tokens=8, drafter="none")

@@ -45,10 +45,10 @@ from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import SPLITS, sample_scene
 from specllava import DecodeTrace, speculative_generate
 from specllava.cli.main import main
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.metrics import compare
+from specllava.config import RULES, DecodingConfig
 from specllava.custom_generate import PAIRS, SEARCHES
-from specllava.models.families.prepared import MEDIA
+from specllava.metrics import compare
+from specllava.models.families.family import MEDIA
 from specllava.pair import Pair
 from specllava.spec_decode.logits_processing import (
     APPLIED,

@@ -12,7 +12,7 @@ from support import models
 
 from benchmarks import gpu
 from benchmarks.shared.oracle import OracleDrafter, acceptance, accepted_length, graft
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.spec_decode.loop import Lane
 from specllava.tree import DraftTree
 

@@ -16,11 +16,10 @@ from support.visual_traces import synthetic_grounding
 
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.core.grounding import Grounding
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
 from specllava.grounding import GRID, WINDOW, ground
 from specllava.pair import Pair
+from specllava.trace import DecodeTrace, Grounding
 from visual.player.frames import grounding_of
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8)

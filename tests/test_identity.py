@@ -19,9 +19,9 @@ from support.checkpoints import FAMILIES
 from support.feature_checkpoints import LAYOUTS
 
 from benchmarks.identity import DRAFTERS, Runner, count
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.metrics import Comparison, compare
-from specllava.models.loading.load_options import DTypeName
+from specllava.config import RULES, DecodingConfig
+from specllava.metrics import Comparison, compare
+from specllava.models.options import DTypeName
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
 

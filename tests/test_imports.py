@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_TORCH = (
-    "specllava", "specllava.core.config", "specllava.tree", "specllava.core.metrics",
-    "specllava.cli.main", "specllava.distill.config", "specllava.models.loading.presets",
+    "specllava", "specllava.config", "specllava.tree", "specllava.metrics",
+    "specllava.cli.main", "specllava.distill.config", "specllava.models.presets",
 )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_drawing_traces_needs_no_torch():
 
 
 def test_a_race_becomes_a_page_of_its_own_without_gradio():
-    names = (*modules("visual/figures"), *modules("visual/player"), "specllava.cli.trace", "visual.notebook")
+    names = (*modules("visual/figures"), *modules("visual/player"), "specllava.cli.commands", "visual.notebook")
     assert not loaded_after(*names) & {"gradio", "torch", "transformers"}
 
 

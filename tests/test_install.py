@@ -24,7 +24,7 @@ MODELS = """
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from specllava import speculative_generate
-from specllava.core.files import shipped
+from specllava.files import shipped
 
 toy = shipped("assets") / "toy"
 model = AutoModelForImageTextToText.from_pretrained(toy / "target", dtype=torch.float64)

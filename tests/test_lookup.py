@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.spec_decode.loop import Lane
 from specllava.spec_decode.ngram_drafter import MAX_MATCHES, NgramDrafter, continuations, merge
 from specllava.tree import DraftTree

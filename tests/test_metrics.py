@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import (
+from specllava.config import DecodingConfig
+from specllava.metrics import (
     NEAR_TIE_MARGIN,
     RunTotals,
     compare,
@@ -20,7 +20,7 @@ from specllava.core.metrics import (
     summarise,
     unused_draft,
 )
-from specllava.core.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
+from specllava.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree
 
 

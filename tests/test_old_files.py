@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from specllava.core.trace import DecodeTrace
 from specllava.spec_decode.rules import build_rule
+from specllava.trace import DecodeTrace
 from specllava.trace_fields import RETIRED_FIELDS, RETIRED_RULES
 from visual.player.frames import race_frames
 from visual.player.recorded import Recorded, read_recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.shipped_races import shipped_races, shown_traces
 
-from specllava.core.metrics import judged_nodes, saved_tokens
+from specllava.metrics import judged_nodes, saved_tokens
 from visual.player.frames import instructive_step
 
 

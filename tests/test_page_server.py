@@ -16,10 +16,9 @@ from PIL import Image
 from support.shipped_races import ASSETS
 from support.visual_traces import FakeBackend, synthetic_recorded
 
-from specllava.core.config import DecodingConfig
-from specllava.core.limits import Limits
-from specllava.core.trace import NO_DRAFT
+from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
+from specllava.trace import NO_DRAFT
 from visual.page import chats as chats_module
 from visual.page.chats import LOST, NONE_YET, Chats
 from visual.page.handlers import Handlers

@@ -31,18 +31,18 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from benchmarks.identity import DRAFTERS, FORMATS, Runner, cases
 from specllava.chat import Chat
 from specllava.cli.options import PairOptions, load_pair
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.trace import Prefill, StepTrace
+from specllava.config import RULES, DecodingConfig
 from specllava.engine import cuda_graphs, kv_cache
 from specllava.engine.cuda_graphs import WINDOW, CudaGraphs, GraphRunner, StaticInputs, bucket_of, window_of
 from specllava.engine.decoders import Batch, prompt_entries, unpaddable
 from specllava.engine.engine import Engine
 from specllava.engine.pool import EXACT_ROWS, EnginePool, EnginePools, KVCaches
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.loading.load_options import PassesName
+from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.options import PassesName
 from specllava.pair import Pair
 from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane
+from specllava.trace import Prefill, StepTrace
 from specllava.tree import DraftTree
 from specllava.variants import race_variants, sweep_variants
 

@@ -15,7 +15,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps, PngImagePlugin
 from transformers.image_transforms import convert_to_rgb
 
-from specllava.models.media.images import JPEG_PIXELS, MAX_PIXELS, is_animated, open_image, open_media, read_size
+from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, is_animated, open_image, open_media, read_size
 from specllava.pair import Pair
 
 Pixels = npt.NDArray[Any]

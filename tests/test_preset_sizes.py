@@ -8,10 +8,10 @@ import pytest
 import torch
 from support import published
 
-from specllava.cli.presets import listing, markdown_table
-from specllava.models.loading import memory
-from specllava.models.loading.memory import ENOUGH, estimate, free_bytes
-from specllava.models.loading.presets import presets
+from specllava.cli.commands import listing, markdown_table
+from specllava.models import memory
+from specllava.models.memory import ENOUGH, estimate, free_bytes
+from specllava.models.presets import presets
 
 MODELS = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}

@@ -19,10 +19,10 @@ from test_draft_export import HIDDEN, LAYERS
 
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
-from specllava.core.config import DecodingConfig
-from specllava.models.drafts.draft_reading import DraftReading
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.loading.presets import NO_FIGURES, Preset, draft_hint, presets
+from specllava.config import DecodingConfig
+from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.options import DraftReading
+from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 

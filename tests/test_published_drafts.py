@@ -7,9 +7,9 @@ import torch
 from support import published
 from support.published_drafts import DRAFTS, tensors
 
-from specllava.models.drafts.feature_checkpoint import feature_config, plain_name
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.loading.presets import presets
+from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.drafts.eagle_checkpoint import feature_config, plain_name
+from specllava.models.presets import presets
 
 SEEN = {name: one for name, one in presets().items() if str(one.draft) in DRAFTS}
 

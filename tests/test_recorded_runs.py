@@ -16,7 +16,7 @@ import pytest
 from support import recorded_runs
 from support.amount import sample
 
-from specllava.models.loading.load_options import DTypeName, PassesName
+from specllava.models.options import DTypeName, PassesName
 from specllava.pair import Pair
 from specllava.trace_fields import RETIRED_RULES
 

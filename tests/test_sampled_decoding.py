@@ -11,7 +11,7 @@ from support.amount import sample
 from support.chances import check_distribution, drawn_exactly
 from torch import Tensor
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 
 LENGTH, TOP_K, RUNS = 3, 3, 200
 FAMILIES = {

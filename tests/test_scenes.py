@@ -11,7 +11,7 @@ from recipes.toy.scene import sample_scene
 from recipes.toy.scene_questions import START
 from recipes.toy.shipped_scenes import CATEGORIES
 from specllava.bench.dialogues import data_dialogues
-from specllava.core.scenes import SCENES, scene_images
+from specllava.files import SCENES, scene_images
 
 
 def test_scenes_that_ship_have_every_category_in_turn_and_are_those_of_the_recipe():

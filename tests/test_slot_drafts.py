@@ -25,10 +25,10 @@ from specllava.distill.losses import IGNORE, batch_losses
 from specllava.distill.new_draft import training_draft
 from specllava.distill.report import Report
 from specllava.distill.rows import Row, load_rows
-from specllava.models.drafts.draft_classes import SlotDraft
+from specllava.models.drafts.draft_vlm import SlotDraft
 from specllava.models.families.family import family_of
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.scoring import draft_log_probs, teacher_forced_log_probs
 
 ROWS, LENGTH = 9, 400

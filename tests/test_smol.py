@@ -22,8 +22,8 @@ from recipes.smol.__main__ import main as smol_main
 from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from recipes.toy.__main__ import main as toy_main
 from specllava.cli.main import main
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.presets import ASSETS, FETCH_SMOL, presets
+from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
 from visual.page.page import build_page
 from visual.page.state import PageState
@@ -50,7 +50,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it with a cache of its own."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True, symlinks=True)
     monkeypatch.setattr("recipes.smol.__main__.ASSETS", tmp_path / "assets")
-    monkeypatch.setattr("specllava.models.loading.presets.ASSETS", tmp_path / "assets")
+    monkeypatch.setattr("specllava.models.presets.ASSETS", tmp_path / "assets")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 

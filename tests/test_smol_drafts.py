@@ -26,10 +26,10 @@ from recipes.smol.losses import fact_losses
 from recipes.smol.rows import SmolBatches
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.config import LoopConfig, Objective
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.loading.presets import ASSETS
+from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.presets import ASSETS
 from specllava.pair import Pair
 
 pytestmark = pytest.mark.night  # a recipe's: it trains

@@ -19,7 +19,7 @@ from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.language import caption
 from recipes.toy.phrases import NUMBERS, PLURALS
 from recipes.toy.scene import COLOURS, scenes
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.pair import Pair
 
 SCENES = 40

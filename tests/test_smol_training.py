@@ -24,7 +24,7 @@ from recipes.toy.scene import sample_scene
 from specllava.distill.config import LoopConfig, Objective
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
-from specllava.prompt.image_slots import merge_features
+from specllava.prompt import merge_features
 
 pytestmark = pytest.mark.night  # a recipe's: it trains
 

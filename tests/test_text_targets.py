@@ -23,12 +23,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.core.config import RULE_CHOICES
+from specllava.config import RULE_CHOICES
 from specllava.distill.new_draft import init_draft
-from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.loading.presets import presets
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.options import DraftFormat
+from specllava.models.presets import presets
 from specllava.pair import Pair
 
 DRAFTS = {  # rows of embeddings differ from the target's, as those of Qwen2.5's small and large models do

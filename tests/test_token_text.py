@@ -10,9 +10,9 @@ from support.visual_traces import hand_made, retexted
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specllava.core.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
-from specllava.core.trace import DecodeTrace
-from specllava.models.checkpoints.tokens import Detokenizer
+from specllava.models.tokens import Detokenizer
+from specllava.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
+from specllava.trace import DecodeTrace
 from specllava.tree import DraftTree
 from visual.player.frames import race_frames
 from visual.player.labels import token_label

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from support import models
 from support.models import trees
 
-import specllava.core.trace
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import (
+import specllava.trace
+from specllava.config import DecodingConfig
+from specllava.pair import Pair
+from specllava.trace import (
     MAX_SETTINGS,
     DecodeTrace,
     Draw,
@@ -26,7 +27,6 @@ from specllava.core.trace import (
     TargetView,
     Verification,
 )
-from specllava.pair import Pair
 from specllava.tree import DraftTree, Pruned
 
 VOCABULARY = 6
@@ -256,9 +256,9 @@ def test_every_token_needs_its_text(real: DecodeTrace):
 
 def test_a_file_that_is_too_large_is_not_parsed(real: DecodeTrace, monkeypatch: pytest.MonkeyPatch):
     written = real.to_json()
-    monkeypatch.setattr(specllava.core.trace, "MAX_FILE_BYTES", len(written) - 1)
+    monkeypatch.setattr(specllava.trace, "MAX_FILE_BYTES", len(written) - 1)
     assert refused(written) == f"the trace has {len(written):,} bytes, more than the {len(written) - 1:,} that are read"
-    monkeypatch.setattr(specllava.core.trace, "MAX_FILE_BYTES", len(written))
+    monkeypatch.setattr(specllava.trace, "MAX_FILE_BYTES", len(written))
     assert DecodeTrace.from_json(written) == real
 
 

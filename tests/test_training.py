@@ -54,10 +54,10 @@ from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labe
 from specllava.distill.config import LoopConfig
 from specllava.distill.losses import IGNORE
 from specllava.distill.train import fit
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair
-from specllava.prompt.image_slots import merge_features
+from specllava.prompt import merge_features
 
 
 class Killed(Exception):

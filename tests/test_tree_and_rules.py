@@ -20,7 +20,7 @@ from support.eagle2 import Path, Scores, best, random_scores, verified_paths
 from support.models import trees
 
 from specllava.bench.measure import bench_lanes
-from specllava.core.config import (
+from specllava.config import (
     CHAIN_OPTIONS,
     RULE_CHOICES,
     DecodingConfig,

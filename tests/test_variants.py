@@ -11,13 +11,13 @@ import pytest
 import torch
 from support import models
 
-from specllava.core.config import RULES, SWEEP_VALUES, DecodingConfig
-from specllava.core.trace import TARGET_ONLY
+from specllava.config import RULES, SWEEP_VALUES, DecodingConfig
 from specllava.engine.decoders import Batch, Reduction
 from specllava.engine.engine import Engine, Output
 from specllava.pair import Pair
-from specllava.prompt.prompt import with_draft_prompt
+from specllava.prompt import with_draft_prompt
 from specllava.scoring import score_draft, teacher_forced_log_probs
+from specllava.trace import TARGET_ONLY
 from specllava.variants import LOOKUP, Variant, draft_variants, race_variants, rule_variants, sweep_variants
 
 SHORT = DecodingConfig(max_new_tokens=16, depth=4, nodes=8)

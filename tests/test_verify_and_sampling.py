@@ -35,8 +35,7 @@ from support.chances import (
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace, StepTrace, Verification
+from specllava.config import DecodingConfig
 from specllava.pair import Pair
 from specllava.spec_decode.logits_processing import warpers
 from specllava.spec_decode.loop import Lane, clip
@@ -52,6 +51,7 @@ from specllava.spec_decode.rejection_sampler import (
     verify_greedy,
     warp,
 )
+from specllava.trace import DecodeTrace, StepTrace, Verification
 from specllava.tree import DraftTree
 
 VOCABULARY = 6

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from specllava.core.playable import Playable
-from specllava.core.race_file import NamedTrace, side_names
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Race
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
+from specllava.race_file import NamedTrace, side_names
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Playable, Race
 from visual.player.bounds import check_lane
 from visual.player.frames import data_address, race_frames
 from visual.player.recorded import Recorded
@@ -26,7 +25,7 @@ SIDES = ("A", "B")
 
 
 def show(run: Playable, picture: Image.Image | str | Path | None = None) -> None:
-    """Show a trace or a race in the output of a notebook's cell; see :meth:`~specllava.core.playable.Playable.show`."""
+    """Show a trace or a race in the output of a notebook's cell; see :meth:`~specllava.trace.Playable.show`."""
     try:
         from IPython.display import display
     except ImportError as error:

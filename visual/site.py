@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
 from visual.player.frames import data_address, frame_json, race_frames
 from visual.player.labels import strip_bidi
 from visual.player.lessons import Lesson

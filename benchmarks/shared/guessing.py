@@ -21,15 +21,14 @@ from recipes.smol.questions import free_questions
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene_questions import PICTURE_SIZE, START, scene_questions
 from specllava.cli.options import write_json
-from specllava.core.bootstrap import Part, Ratio, pooled, pooled_ratio
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import compare, summarise
-from specllava.core.question import Question
-from specllava.core.trace import DecodeTrace
+from specllava.config import DecodingConfig
+from specllava.metrics import Part, Ratio, compare, pooled, pooled_ratio, summarise
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
+from specllava.question import Question
 from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
 GUESS: Final = 0.01  # of one more guess in a target pass

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import plotly.graph_objects as go
 from playwright.sync_api import ViewportSize, sync_playwright
 
-from specllava.core.files import write_whole
+from specllava.files import write_whole
 
 TO_SVG = "Plotly.toImage(document.querySelector('.js-plotly-plot'), {format: 'svg', width: null, height: null})"
 RANDOM = re.compile(r'id="defs-([0-9a-f]{6})"')  # of a drawing: part of every id

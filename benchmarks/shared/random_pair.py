@@ -12,10 +12,10 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.drafts.fused import fuse
+from specllava.models.options import DraftFormat
 from specllava.pair import Pair
 
 SizeName = Literal["7b", "toy"]

@@ -24,8 +24,8 @@ from specllava.cli.options import (
     print_notice,
     write_json,
 )
-from specllava.core.config import DecodingConfig
-from specllava.models.loading.presets import ASSETS, presets
+from specllava.config import DecodingConfig
+from specllava.models.presets import ASSETS, presets
 
 
 @dataclass(frozen=True)

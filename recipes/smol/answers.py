@@ -19,7 +19,7 @@ from recipes.smol.questions import Task, free_task
 from recipes.smol.statements import contradicts, mentions
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import Scene, sample_scene
-from specllava.core.files import write_whole
+from specllava.files import write_whole
 
 SCENES: Final = 48  # of a batch
 TASKS: Final = 2  # of a scene

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from specllava.models.checkpoints.tokens import IMAGE_MARKER
+from specllava.models.tokens import IMAGE_MARKER
 
 WEIGHTS, SETTINGS = "sight.safetensors", "sight.json"
 UNUSED: Final = "<empty_output>"  # SmolLM2's special token of notebooks, in whose place the image token is

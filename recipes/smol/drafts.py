@@ -13,11 +13,11 @@ import torch
 from recipes.smol.answers import read_answers, target_answers, write_answers
 from recipes.smol.draft_vlm import DraftVlmRecipe, fresh_draft, read_target
 from recipes.smol.export import export_answers
-from specllava.core.config import DecodingConfig
-from specllava.core.files import whole_directory
+from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig, Job
 from specllava.distill.train import distil_files
-from specllava.models.drafts.feature_draft import FeatureDraft
+from specllava.files import whole_directory
+from specllava.models.drafts.eagle import FeatureDraft
 
 SHIPPED: Final = "eagle3"
 

@@ -22,8 +22,8 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.phrases import PLURALS
 from recipes.toy.scene import Scene
-from specllava.core.config import DecodingConfig
-from specllava.models.loading.presets import ASSETS
+from specllava.config import DecodingConfig
+from specllava.models.presets import ASSETS
 from specllava.pair import Pair
 
 SIZE: Final = 256  # pixels of a drawn scene

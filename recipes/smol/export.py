@@ -15,7 +15,7 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.export import conversations
 from recipes.toy.language import QuestionAnswer
 from recipes.toy.scene import sample_scene
-from specllava.core.files import write_whole
+from specllava.files import write_whole
 
 SIZE: Final = 128  # pixels
 FACTS: Final = 2  # questions of fact in each dialogue

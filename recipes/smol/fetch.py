@@ -13,7 +13,7 @@ from typing import Final
 from recipes.smol import SourceName
 from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble
 from recipes.smol.language_model import fetch_language_model, read_given
-from specllava.core.files import whole_directory, write_whole
+from specllava.files import whole_directory, write_whole
 
 RECORD: Final = "fetched.json"
 NEEDED: Final = 600 * 10**6  # bytes: downloaded files and the checkpoint

@@ -18,7 +18,7 @@ from huggingface_hub import HfApi, snapshot_download
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from recipes.smol import SourceName
-from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoint import Checkpoint
 
 HUB: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FILES: Final = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")

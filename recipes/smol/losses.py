@@ -20,7 +20,7 @@ from specllava.distill.losses import (
     chunked_cross_entropy,
     chunked_loss,
 )
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.families.interface import tower_features
 
 

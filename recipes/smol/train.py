@@ -34,11 +34,11 @@ from recipes.toy.draw import shown_at
 from recipes.toy.hints import first_tokens
 from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import Scene, sample_any_scene
-from specllava.core.files import whole_directory, write_whole
 from specllava.distill.config import LoopConfig, Objective
 from specllava.distill.losses import Batch, Losses
 from specllava.distill.train import fit
-from specllava.models.loading.presets import ASSETS
+from specllava.files import whole_directory, write_whole
+from specllava.models.presets import ASSETS
 
 PATCHES: Final = 8  # in a row and in a column
 SEED_STRIDE: Final = 1 << 20  # batches of a seed, more than any run reads

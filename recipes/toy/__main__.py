@@ -14,7 +14,7 @@ from rich.table import Table
 from recipes.toy.scene import Split
 from specllava.cli.main import main as run_command
 from specllava.cli.options import DecodingOptions, PairOptions, announce_loading, check_outputs, load_pair, write_json
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 
 
 @dataclass(frozen=True)

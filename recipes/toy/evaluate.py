@@ -14,7 +14,7 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.parsed_text import parse_text
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import HELD_OUT, Scene, Split, scenes
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.pair import Pair
 
 EVALUATION_START = 1_000_000  # scene numbers that no training run reaches

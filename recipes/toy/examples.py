@@ -12,11 +12,11 @@ from PIL import Image
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import Split, sample_scene
 from specllava.chat import Chat, Turn
-from specllava.core.config import DecodingConfig
-from specllava.core.race_file import dialogue_json, race_json
+from specllava.config import DecodingConfig
 from specllava.grounding import ground
-from specllava.models.checkpoints.chat_template import Message
+from specllava.models.tokens import Message
 from specllava.pair import Pair
+from specllava.race_file import dialogue_json, race_json
 
 PICTURE_SIZE = 512
 

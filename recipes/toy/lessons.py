@@ -23,16 +23,16 @@ from recipes.toy.examples import PICTURE_SIZE
 from recipes.toy.lesson_texts import LESSONS
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import speedup, summarise
-from specllava.core.race_file import race_json
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
+from specllava.config import DecodingConfig
 from specllava.grounding import ground
-from specllava.models.drafts.draft_classes import DraftLlava
-from specllava.models.loading.presets import preset_named
+from specllava.metrics import speedup, summarise
+from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.presets import preset_named
 from specllava.pair import Pair
-from specllava.prompt.prompt import with_draft_prompt
+from specllava.prompt import with_draft_prompt
+from specllava.race_file import race_json
 from specllava.spec_decode.loop import Lane
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 
 START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
 GREY = (127, 127, 127)

@@ -14,9 +14,9 @@ from recipes.toy.hints import NAMES, naming_loss
 from recipes.toy.packing import packed_mask
 from recipes.toy.recipe import ToyRecipe
 from specllava.distill.losses import IGNORE, Batch, Losses, answer_positions
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.families.interface import tower_features
-from specllava.prompt.image_slots import merge_features
+from specllava.prompt import merge_features
 
 PackedLosses = Callable[[Any, Batch], Losses]
 

@@ -9,7 +9,7 @@ from recipes.toy.dialogue import SUGGESTIONS
 from recipes.toy.draw import draw_scene
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import Split, scenes
-from specllava.core.question import Question
+from specllava.question import Question
 
 START = 2_000_000  # scene numbers that neither training nor evaluation reaches
 PICTURE_SIZE = 256

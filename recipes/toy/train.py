@@ -28,11 +28,9 @@ from recipes.toy.vision import SceneBatches, ToyVisionTower, tower_accuracy, tow
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.new_draft import training_draft
 from specllava.distill.train import distil, fit
-from specllava.models.drafts.compressor_config import CompressorConfig
-from specllava.models.drafts.compressors import add_compressor
-from specllava.models.drafts.draft_classes import DraftLlava, save
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.compressor import CompressorConfig, add_compressor
+from specllava.models.drafts.draft_vlm import DraftLlava, save
+from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from PIL import Image
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import TARGET_ONLY
+from specllava.config import DecodingConfig
 from specllava.distill.rows import (
     IMAGE_MARKER,
     UnusableRowError,
@@ -21,9 +20,9 @@ from specllava.distill.rows import (
     parsed_rows,
 )
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
-from specllava.prompt.prompt_builder import NoRoomError
+from specllava.prompt import NoRoomError, Prompt
 from specllava.spec_decode.loop import Lane
+from specllava.trace import TARGET_ONLY
 
 UNNAMED: Final = "all"  # category of rows that name none
 MAX_CATEGORIES: Final = 12  # that a report keeps apart

@@ -20,14 +20,14 @@ import torch
 from tqdm.auto import tqdm
 
 from specllava.bench.dialogues import BenchDialogue, prompts_of
-from specllava.core.config import CHAIN_OPTIONS, RULES, DecodingConfig
-from specllava.core.metrics import compare_ids
-from specllava.core.trace import TARGET_ONLY, Prefill, RunInfo, StepTrace
-from specllava.models.checkpoints.language_model import now
-from specllava.models.loading.presets import Tree
+from specllava.config import CHAIN_OPTIONS, RULES, DecodingConfig
+from specllava.metrics import compare_ids
+from specllava.models.language_model import now
+from specllava.models.presets import Tree
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane, stream
+from specllava.trace import TARGET_ONLY, Prefill, RunInfo, StepTrace
 
 REFERENCE: Final = TARGET_ONLY  # whose tokens all other lanes' are compared with
 LARGEST: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(  # of rules that without a floor grow all levels

@@ -14,9 +14,8 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from specllava.bench.measure import Measured, TimedRun, differences
-from specllava.core.bootstrap import Part, Ratio, pooled_ratio
-from specllava.core.metrics import NEAR_TIE_MARGIN, RunTotals, pool_totals
-from specllava.core.trace import TARGET_ONLY
+from specllava.metrics import NEAR_TIE_MARGIN, Part, Ratio, RunTotals, pool_totals, pooled_ratio
+from specllava.trace import TARGET_ONLY
 
 Margins = Mapping[tuple[int, int], float]  # by prompt and position
 Row = dict[str, Any]

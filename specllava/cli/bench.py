@@ -20,11 +20,11 @@ from specllava.cli.options import (
     report_unused_draft,
     write_json,
 )
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import pool_totals
-from specllava.core.scenes import SCENES, Split, scene_images
-from specllava.core.trace import TARGET_ONLY
-from specllava.models.loading.presets import Tree
+from specllava.config import DecodingConfig
+from specllava.files import SCENES, Split, scene_images
+from specllava.metrics import pool_totals
+from specllava.models.presets import Tree
+from specllava.trace import TARGET_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from specllava.core.config import DecodingConfig, DrafterName
-from specllava.core.files import write_whole
-from specllava.core.metrics import RunTotals, unused_draft
-from specllava.models.drafts.draft_reading import DraftFormat, DraftReading
-from specllava.models.loading.load_options import DTypeName, PassesName, QuantizationName
-from specllava.models.loading.presets import Tree, preset_named
+from specllava.config import DecodingConfig, DrafterName
+from specllava.files import write_whole
+from specllava.metrics import RunTotals, unused_draft
+from specllava.models.options import DraftFormat, DraftReading, DTypeName, PassesName, QuantizationName
+from specllava.models.presets import Tree, preset_named
 
 if TYPE_CHECKING:
-    from specllava.models.checkpoints.checkpoint import Source
-    from specllava.models.media.images import Pictures
+    from specllava.models.checkpoint import Source
+    from specllava.models.images import Pictures
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
@@ -140,7 +139,7 @@ class AnswerOptions:
             ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
         """
         check_outputs(json=self.json, trace=self.trace)
-        from specllava.models.media.images import read_size
+        from specllava.models.images import read_size
 
         for image in self.image:
             read_size(image)

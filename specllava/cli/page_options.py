@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specllava.cli.options import PairOptions
-from specllava.core.limits import Limits
+from specllava.config import Limits
 
 PRIVATE_NETWORKS: Final = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
 

@@ -14,9 +14,9 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from specllava.core.config import DecodingConfig
-from specllava.models.drafts.compressor_config import CompressorKind
-from specllava.models.loading.load_options import DTypeName
+from specllava.config import DecodingConfig
+from specllava.models.drafts.compressor import CompressorKind
+from specllava.models.options import DTypeName
 
 
 @plain_dataclass(frozen=True, slots=True)

@@ -20,16 +20,15 @@ from tqdm.auto import tqdm
 from transformers import PretrainedConfig, ProcessorMixin
 
 from specllava.chat import Chat
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.losses import IGNORE, Batch
 from specllava.distill.rows import Row, UnusableRowError
-from specllava.models.checkpoints.chat_template import apply_template, text_of
-from specllava.models.checkpoints.tokens import TextError, beginning, bos_options
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import Picture, ProcessedPrompt
-from specllava.models.media.images import open_image
+from specllava.models.images import open_image
+from specllava.models.tokens import TextError, apply_template, beginning, bos_options, text_of
 from specllava.pair import Pair
-from specllava.prompt.prompt_builder import NoRoomError
+from specllava.prompt import NoRoomError
 
 GROUP = 16  # batches sorted by length together, to reduce padding
 TRIES = 100  # consecutive rows that may be unusable

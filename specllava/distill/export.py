@@ -17,12 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from specllava.core.files import check_free, whole_directory
 from specllava.distill.new_draft import MadeDraft
-from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.checkpoint_files import SINGLE
-from specllava.models.drafts.feature_checkpoint import AUX_LAYERS, VARIANTS, is_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_draft import MROPE_KEYS, FeatureDraft
+from specllava.files import check_free, whole_directory
+from specllava.models.checkpoint import SINGLE, Checkpoint, Source
+from specllava.models.drafts.eagle import MROPE_KEYS, FeatureDraft
+from specllava.models.drafts.eagle_checkpoint import AUX_LAYERS, VARIANTS, is_feature_draft, read_feature_draft
 
 TAPS = 3  # hidden states that both engines hand to an EAGLE-3 draft
 LLAMA: Final = (

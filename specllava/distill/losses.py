@@ -17,11 +17,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specllava.distill.config import FeatureObjective, Objective
 from specllava.engine.engine import Engine
-from specllava.models.drafts.draft_classes import vision_source
-from specllava.models.drafts.feature_draft import LAST, FeatureDraft
+from specllava.models.drafts.draft_vlm import vision_source
+from specllava.models.drafts.eagle import LAST, FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import Features, ImageFeatures
-from specllava.prompt.image_slots import compressor_of, kept_slots, merge_features, projector_weights, to_device
+from specllava.prompt import compressor_of, kept_slots, merge_features, projector_weights, to_device
 
 IGNORE = -100
 DECAY = 0.8  # weight of a rollout step against the one before

@@ -12,29 +12,26 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-from specllava.core.files import check_free
 from specllava.distill.config import DistillConfig
 from specllava.distill.data import RowBatches
-from specllava.models.checkpoints.checkpoint import Checkpoint, Source
-from specllava.models.checkpoints.language_model import (
+from specllava.files import check_free
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.drafts.compressor import CompressorConfig, add_compressor
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, save, saved_beside
+from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
+from specllava.models.drafts.eagle_checkpoint import is_feature_draft, read_feature_draft
+from specllava.models.families.family import family_of, find_family, shared_tower_of
+from specllava.models.families.interface import SharedTower
+from specllava.models.language_model import (
     LANGUAGE_MODELS,
     check_decoder,
     input_device,
     language_model_class,
 )
-from specllava.models.checkpoints.tokens import check_tokens, resize_vocabulary
-from specllava.models.drafts.compressor_config import CompressorConfig
-from specllava.models.drafts.compressors import add_compressor
-from specllava.models.drafts.draft_classes import SlotDraft, SlotDraftConfig, draft_config, save, saved_beside
-from specllava.models.drafts.feature_checkpoint import is_feature_draft, read_feature_draft
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
-from specllava.models.families.family import family_of, find_family, shared_tower_of
-from specllava.models.families.interface import SharedTower
-from specllava.models.loading.compatibility import differences
-from specllava.models.loading.loading import draft_class
+from specllava.models.loading import differences, draft_class
+from specllava.models.tokens import check_tokens, resize_vocabulary
 from specllava.pair import Pair
-from specllava.prompt.image_slots import projector_weights
+from specllava.prompt import projector_weights
 
 SHARD = "2GB"
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from specllava.core.config import one_line
+from specllava.config import one_line
 
 SCHEMA_VERSION: Final = 1
 ReportState = Literal["running", "finished", "stopped"]

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specllava.models.media.images import read_size
+from specllava.models.images import read_size
 
 IMAGE_MARKER = "<image>"
 SPEAKERS = ("human", "gpt")

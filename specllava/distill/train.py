@@ -28,7 +28,6 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.core.files import write_whole
 from specllava.distill.config import FeatureObjective, Job, LoopConfig, Objective
 from specllava.distill.data import LEFT_OUT, RowBatches, RowEncoder, self_generated_rows, split, without_images
 from specllava.distill.losses import Batch, Losses, batch_losses, count_answer_tokens
@@ -36,9 +35,10 @@ from specllava.distill.new_draft import begin_draft, check_teachable
 from specllava.distill.report import SCHEMA_VERSION, Report, ReportState, ValidationResult
 from specllava.distill.rows import count_reasons, load_rows
 from specllava.distill.validate import first_questions, replace_draft, validate_draft
-from specllava.models.loading.loading import store_by_rows
+from specllava.files import write_whole
+from specllava.models.loading import store_by_rows
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 
 REPORT, CHECKPOINT = "report.json", "last.pt"
 STRIDE = 1_000_003  # between the random numbers of two seeds

@@ -14,13 +14,13 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from specllava.core.config import DecodingConfig
-from specllava.core.metrics import summarise
+from specllava.config import DecodingConfig
 from specllava.distill.report import ValidationResult
 from specllava.distill.rows import Row
-from specllava.models.drafts.draft_classes import save, saved_beside
+from specllava.metrics import summarise
+from specllava.models.drafts.draft_vlm import save, saved_beside
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from specllava.spec_decode.loop import Lane
 

@@ -16,11 +16,10 @@ from transformers import LlamaModel, PreTrainedModel
 from specllava.engine.cpu import PackedWeights
 from specllava.engine.kv_cache import KVCache
 from specllava.engine.llama_layers import Rotation, call, hooked, run_layer, run_norm
-from specllava.models.checkpoints.language_model import GROWING_ROPES, input_device
-from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
+from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
 from specllava.models.families.family import family_of, find_family
-from specllava.prompt.image_slots import Label, merge_features, prompt_labels
-from specllava.prompt.prompt import Prompt
+from specllava.models.language_model import GROWING_ROPES, input_device
+from specllava.prompt import Label, Prompt, merge_features, prompt_labels
 from specllava.tree import DraftTree
 
 Mask = Tensor | dict[str, Tensor] | None  # added to attention scores; by layer type where these differ

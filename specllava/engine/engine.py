@@ -29,11 +29,11 @@ from specllava.engine.decoders import (
     causal_mask,
 )
 from specllava.engine.kv_cache import KVCache
-from specllava.models.checkpoints.language_model import FULL, SLIDING, layer_types
-from specllava.models.checkpoints.tokens import slot_ids
-from specllava.models.drafts.feature_draft import DraftInputs, FeatureDraft
+from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
 from specllava.models.families.interface import Features
-from specllava.prompt.image_slots import Label, merge_features, num_image_tokens, prompt_labels
+from specllava.models.language_model import FULL, SLIDING, layer_types
+from specllava.models.tokens import slot_ids
+from specllava.prompt import Label, merge_features, num_image_tokens, prompt_labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from specllava.prompt.image_slots import Label
+from specllava.prompt import Label
 
 
 class KVCache(Cache):

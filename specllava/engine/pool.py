@@ -19,7 +19,7 @@ from specllava.engine.cpu import PackedWeights
 from specllava.engine.cuda_graphs import WINDOW, CudaGraphs, window_of
 from specllava.engine.decoders import Batch, LanguageModel, unpaddable
 from specllava.engine.engine import Engine
-from specllava.models.loading.load_options import PassesName
+from specllava.models.options import PassesName
 
 MOST_FREE: Final = 3  # engines of a kind that wait for another text: as many as lanes of a race
 EXACT_ROWS: Final = 32  # of every target pass where passes are exact

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specllava.core.config import short
+from specllava.config import short
 from specllava.engine.engine import PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.growth import integers
 from specllava.tree import DraftTree, Pruned
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsIndex
 
-from specllava.core.config import MAX_GUESSES, short
+from specllava.config import MAX_GUESSES, short
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree, Pruned
 
 

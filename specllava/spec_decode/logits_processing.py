@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import InfNanRemoveLogitsProcessor, LogitsProcessorList, StopStringCriteria
 
-from specllava.core.config import DecodingConfig, short
-from specllava.core.trace import MAX_SETTINGS
+from specllava.config import DecodingConfig, short
 from specllava.spec_decode.rejection_sampler import Reduced, check_finite
+from specllava.trace import MAX_SETTINGS
 from specllava.tree import DraftTree
 
 # Settings that are applied, with the value that asks for nothing; the last five are of sampling alone.

@@ -15,13 +15,11 @@ from typing import TypedDict, Unpack
 import torch
 from transformers import PreTrainedModel
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, FinishReason, Prefill, StepSeconds, StepTrace
+from specllava.config import DecodingConfig
 from specllava.engine.decoders import Batch
 from specllava.engine.pool import EXACT_ROWS, KVCaches
-from specllava.models.checkpoints.language_model import now
-from specllava.prompt.image_slots import slots_of
-from specllava.prompt.prompt import Prompt
+from specllava.models.language_model import now
+from specllava.prompt import Prompt, slots_of
 from specllava.spec_decode.drafter import Drafter, NoDraft, check_proposal
 from specllava.spec_decode.growth import GrowthRule
 from specllava.spec_decode.logits_processing import AnswerSettings
@@ -34,6 +32,7 @@ from specllava.spec_decode.rejection_sampler import (
     target_view,
 )
 from specllava.spec_decode.tree_drafter import TreeDrafter
+from specllava.trace import SPECULATIVE, TARGET_ONLY, FinishReason, Prefill, StepSeconds, StepTrace
 from specllava.tree import DraftTree, Pruned
 
 Event = Prefill | StepTrace

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specllava.engine.engine import PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
 from specllava.tree import ROOT_PARENT, DraftTree
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
-from specllava.core.trace import Draw, TargetView, Verification
+from specllava.trace import Draw, TargetView, Verification
 from specllava.tree import DraftTree
 
 LIKELY = 8  # tokens of each distribution that are named in a record

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig
+from specllava.config import RULE_CHOICES, DecodingConfig
 from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder
 from specllava.trace_fields import retired_rule
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.core.config import DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Output, PrefillOutput
 from specllava.engine.kv_cache import upload
 from specllava.engine.pool import KVCaches
-from specllava.models.drafts.feature_draft import FeatureDraft
-from specllava.prompt.prompt import Prompt
+from specllava.models.drafts.eagle import FeatureDraft
+from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
 from specllava.spec_decode.growth import GrowthLimits, GrowthRule, TopTokens, TreeBuilder, grow, max_children
 from specllava.spec_decode.logits_processing import AnswerSettings

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from specllava.chat import Chat
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.config import DecodingConfig
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
+from specllava.trace import DecodeTrace
 from support import models
 
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, min_log_prob=-50.0, entropy_threshold=1.0)

@@ -19,7 +19,7 @@ from recipes.toy.corpus import conversation, corpus_text
 from recipes.toy.export import conversations
 from specllava.distill.config import Objective
 from specllava.distill.losses import answer_positions, chunked_loss
-from specllava.models.drafts.draft_classes import save
+from specllava.models.drafts.draft_vlm import save
 from support import models
 
 TEXT_ONLY = 3  # every third row shows no picture

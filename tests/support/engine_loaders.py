@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, LlamaConfig
 
-from specllava.models.checkpoints.checkpoint import Checkpoint
+from specllava.models.checkpoint import Checkpoint
 
 EngineName = Literal["vllm", "sglang"]
 Shapes = dict[str, tuple[int, ...]]

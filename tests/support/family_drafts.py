@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig
+from specllava.config import RULE_CHOICES, DecodingConfig
 from specllava.distill.new_draft import init_draft
-from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
 from support import checkpoints, families

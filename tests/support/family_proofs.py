@@ -14,15 +14,15 @@ from torch import Tensor
 from benchmarks.shared.random_settings import random_settings
 from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from specllava.chat import Chat
-from specllava.core.config import RULE_CHOICES, DecodingConfig
+from specllava.config import RULE_CHOICES, DecodingConfig
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine
-from specllava.models.drafts.draft_classes import save
-from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.fresh_feature_draft import fresh_feature_draft
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.families.family import family_of
+from specllava.models.options import DraftFormat
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane
 from specllava.tree import DraftTree
 from support import checkpoints, models

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specllava.models.drafts.draft_reading import DraftFormat
+from specllava.models.options import DraftFormat
 from support import checkpoints
 from support.checkpoints import PADDED, WORDS, FamilyName
 

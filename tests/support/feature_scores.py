@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specllava.core.trace import DecodeTrace
 from specllava.engine.engine import Output
 from specllava.pair import Pair
 from specllava.spec_decode.growth import TreeBuilder
 from specllava.spec_decode.tree_drafter import TreeDrafter
+from specllava.trace import DecodeTrace
 from support import feature_checkpoints
 from support.feature_checkpoints import Layout
 from support.feature_reference import Reference, Text

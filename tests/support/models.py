@@ -16,13 +16,13 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
-from specllava.core.config import RULES, DecodingConfig
-from specllava.core.trace import DecodeTrace
+from specllava.config import RULES, DecodingConfig
 from specllava.engine.pool import KVCaches
-from specllava.models.drafts.draft_classes import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.pair import Pair
-from specllava.prompt.prompt import Prompt
+from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Event, Lane, RaceEvent, stream
+from specllava.trace import DecodeTrace
 from specllava.tree import ROOT_PARENT, DraftTree
 
 DraftKind = Literal["bad", "mixed", "perfect"]

@@ -12,8 +12,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from specllava.models.drafts.draft_reading import DraftFormat
-from specllava.models.drafts.feature_draft import FeatureDraft, FeatureDraftConfig
+from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
+from specllava.models.options import DraftFormat
 
 Build = tuple[type[PreTrainedModel], PretrainedConfig]
 Shape = tuple[int, int, int, int, int]  # hidden size, intermediate size, layers, heads, KV heads

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specllava.models.drafts.draft_reading import DraftFormat
+from specllava.models.options import DraftFormat
 
 Settings = dict[str, Any]
 QWEN_WINDOWS = {"max_window_layers": 28, "sliding_window": 32768, "use_sliding_window": False}

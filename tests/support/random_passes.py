@@ -17,8 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine
-from specllava.models.drafts.feature_draft import DraftInputs
-from specllava.prompt.image_slots import Label
+from specllava.models.drafts.eagle import DraftInputs
+from specllava.prompt import Label
 from support import models
 
 SLOTS, WORDS = 512, models.RECIPE.vocabulary

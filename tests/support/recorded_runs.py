@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from specllava.core.trace import DecodeTrace
 from specllava.pair import Pair
+from specllava.trace import DecodeTrace
 
 RECORD: Final = Path(__file__).with_suffix(".json")
 SIDE: Final = 128  # pixels of a scene: what the tower reads, so that nothing is resized
@@ -22,7 +22,7 @@ def run(pair: Pair, prompt: dict[str, Any], config: dict[str, Any]) -> DecodeTra
     """One run; fields of settings that are retired are left out."""
     from recipes.toy.draw import draw_scene
     from recipes.toy.scene import sample_scene
-    from specllava.core.config import DecodingConfig
+    from specllava.config import DecodingConfig
     from specllava.spec_decode.loop import Lane
     from specllava.trace_fields import without_retired
 

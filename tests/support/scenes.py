@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from visual.page.pictures import Picture
 
-from specllava.core.scenes import Split, scene_images
+from specllava.files import Split, scene_images
 
 
 def scene(number: int = 0, split: Split = "train") -> Picture:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from support.visual_traces import synthetic_race
 from visual.player.recorded import Recorded, read_recorded
 

@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
-from specllava.core.config import DecodingConfig
-from specllava.core.grounding import Grounding
-from specllava.core.trace import (
+from specllava.config import DecodingConfig
+from specllava.models.images import Pictures, open_media
+from specllava.spec_decode.loop import clip
+from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     FinishReason,
+    Grounding,
     Prefill,
     RunInfo,
     StepSeconds,
@@ -31,8 +33,6 @@ from specllava.core.trace import (
     TargetView,
     Verification,
 )
-from specllava.models.media.images import Pictures, open_media
-from specllava.spec_decode.loop import clip
 from specllava.tree import DraftTree, Pruned
 from visual.player.recorded import Recorded, read_recorded
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from specllava.core.metrics import JudgedNode, Outcome, judged_nodes
-from specllava.core.trace import DecodeTrace
+from specllava.metrics import JudgedNode, Outcome, judged_nodes
+from specllava.trace import DecodeTrace
 from visual.figures import theme
 from visual.figures.chart import panel
 from visual.player.labels import counted

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllava.core.limits import MIB, Limits
+from specllava.config import MIB, Limits
 
 FOREIGN_FILE: Final = "a file is named by an address on the web, which this server does not fetch: upload it"
 BODILESS: Final = ("GET", "HEAD", "OPTIONS")

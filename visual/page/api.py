@@ -15,11 +15,11 @@ from gradio import FileData
 from gradio.events import api
 from gradio_client.utils import is_http_url_like
 
-from specllava.core.config import short
-from specllava.core.metrics import compare as compare_lanes
-from specllava.core.metrics import speedup, summarise
-from specllava.core.race_file import race_json
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
+from specllava.config import short
+from specllava.metrics import compare as compare_lanes
+from specllava.metrics import speedup, summarise
+from specllava.race_file import race_json
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.run import COMPUTE, lanes_config, log_run, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, make_config
 from visual.page.state import PageState

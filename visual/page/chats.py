@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import DecodeTrace
-from specllava.models.media.images import open_image
+from specllava.config import DecodingConfig
+from specllava.models.images import open_image
+from specllava.trace import DecodeTrace
 from visual.player.recorded import MAX_TURNS, Recorded
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.core.scenes import SPLITS, scene_images
-from specllava.models.media.images import is_animated, open_image
+from specllava.files import SPLITS, scene_images
+from specllava.models.images import is_animated, open_image
 from visual.page.run import PICTURE_PIXELS, Asked, refusal_line, run_frames, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings
 from visual.page.state import PageState

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
 
-from specllava.core.bootstrap import pooled_ratio
-from specllava.core.config import SWEEP_VALUES, DecodingConfig
-from specllava.core.metrics import RunTotals, compare, speedup, summarise
-from specllava.core.race_file import race_json
-from specllava.core.scenes import SCENES
-from specllava.core.trace import TARGET_ONLY, DecodeTrace
+from specllava.config import SWEEP_VALUES, DecodingConfig
+from specllava.files import SCENES
+from specllava.metrics import RunTotals, compare, pooled_ratio, speedup, summarise
+from specllava.race_file import race_json
+from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
 from visual.page.run import COMPUTE, open_pictures, refusal_line, session_of

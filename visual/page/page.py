@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import gradio as gr
 
-from specllava.core.scenes import SPLITS, scene_images
+from specllava.files import SPLITS, scene_images
 from visual.page.api import connect_api
 from visual.page.handlers import FIRST_QUESTION, NEW, Handlers, picture_path, shown_frames
 from visual.page.measure import MeasureInputs, measure_tab

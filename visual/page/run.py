@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 import gradio as gr
 from pydantic import ValidationError
 
-from specllava.core.config import DecodingConfig, one_line
-from specllava.core.errors import is_out_of_memory
-from specllava.core.metrics import summarise, unused_draft
-from specllava.core.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
-from specllava.models.media.images import open_image
+from specllava.config import DecodingConfig, one_line
+from specllava.files import is_out_of_memory
+from specllava.metrics import summarise, unused_draft
+from specllava.models.images import open_image
+from specllava.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.state import PageState, RunState
 from visual.player.bounds import check_question
 from visual.player.frames import Ending, FrameList, data_address

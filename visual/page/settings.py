@@ -11,8 +11,7 @@ import gradio as gr
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
-from specllava.core.config import CHAIN_OPTIONS, DecodingConfig, Usual, eagle2_tree, options_read
-from specllava.core.limits import Limits
+from specllava.config import CHAIN_OPTIONS, DecodingConfig, Limits, Usual, eagle2_tree, options_read
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 COUNTS: Final = {  # by option that is a number: the limit that holds for it

@@ -10,7 +10,7 @@ from functools import cached_property
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from specllava.core.limits import Limits
+from specllava.config import Limits
 from visual.page.chats import Chats
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded

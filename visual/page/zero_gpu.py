@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from specllava.core.config import DecodingConfig
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY
+from specllava.config import DecodingConfig
+from specllava.trace import SPECULATIVE, TARGET_ONLY
 from visual.page.run import RaceFrames, lanes_config, open_pictures
 from visual.player.frames import FrameList, data_address
 

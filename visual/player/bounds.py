@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from specllava.core.limits import highest
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import highest
+from specllava.trace import DecodeTrace, StepTrace
 
 MAX_STEPS = 1024  # of one lane, over all turns of a dialogue, and so the next three
 MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second to draw

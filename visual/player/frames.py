@@ -23,11 +23,10 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from specllava.core.grounding import Grounding
-from specllava.core.metrics import compare, saved_tokens
-from specllava.core.race_file import dialogue_json, race_json
-from specllava.core.token_text import TextJoiner, shorten_bytes
-from specllava.core.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, StepTrace
+from specllava.metrics import compare, saved_tokens
+from specllava.race_file import dialogue_json, race_json
+from specllava.token_text import TextJoiner, shorten_bytes
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, Grounding, StepTrace
 from visual.player.labels import counted, strip_bidi, token_label
 from visual.player.node_table import nodes_csv
 from visual.player.recorded import Recorded

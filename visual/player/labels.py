@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from specllava.core.token_text import begins_inside, shorten_bytes
-from specllava.core.trace import DecodeTrace
+from specllava.token_text import begins_inside, shorten_bytes
+from specllava.trace import DecodeTrace
 
 # Characters that change the direction of the text around them, and so could rewrite the page's own words.
 BIDI_CONTROLS: Final = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "�")

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from specllava.core.config import one_line
-from specllava.core.grounding import Grounding
-from specllava.core.metrics import pass_ratio, summarise
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.config import one_line
+from specllava.metrics import pass_ratio, summarise
+from specllava.trace import DecodeTrace, Grounding, StepTrace
 from visual.player.labels import counted, quoted, spelled, token_label
 from visual.player.recorded import Recorded, read_recorded
 from visual.player.sentences import Segments, Words, family_of, first_doubt, plain, text_of

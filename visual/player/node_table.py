@@ -7,7 +7,7 @@ import io
 import math
 from typing import Final
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from visual.player.tree import NAMES, StepTree
 
 COLUMNS: Final = (

@@ -15,10 +15,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from specllava.core.config import RULE_CHOICES, DecodingConfig, short
-from specllava.core.limits import highest
-from specllava.core.race_file import NamedTrace
-from specllava.core.trace import DecodeTrace, read_trace
+from specllava.config import RULE_CHOICES, DecodingConfig, highest, short
+from specllava.race_file import NamedTrace
+from specllava.trace import DecodeTrace, read_trace
 from specllava.trace_fields import parse_json
 from visual.player.bounds import MAX_NAME_CHARACTERS, check_lane, check_steps
 from visual.player.labels import strip_bidi

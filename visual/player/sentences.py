@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specllava.core.metrics import (
+from specllava.metrics import (
     Comparison,
     compare,
     judged_nodes,
@@ -19,7 +19,7 @@ from specllava.core.metrics import (
     speedup,
     summarise,
 )
-from specllava.core.trace import NO_DRAFT, DecodeTrace, StepTrace
+from specllava.trace import NO_DRAFT, DecodeTrace, StepTrace
 from visual.player.labels import counted, quoted, spelled
 from visual.player.tree import StepTree
 from visual.player.whole_words import path_text, word_after, word_at

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from specllava.core.metrics import judged_nodes, summarise
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.metrics import judged_nodes, summarise
+from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import counted, quoted, spelled, token_label
 from visual.player.sentences import (
     Segments,

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import networkx as nx
 
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import continues_word, is_mark, quoted, token_label
 
 Verdict = Literal["root", "accepted", "refused", "unreached", "own"]

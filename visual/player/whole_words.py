@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specllava.core.token_text import join_texts, shorten_bytes
-from specllava.core.trace import DecodeTrace, StepTrace
+from specllava.token_text import join_texts, shorten_bytes
+from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import continues_word, strip_bidi, text_label, token_label
 
 LONGEST_PATH = 80

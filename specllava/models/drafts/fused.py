@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache, LlamaModel, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specllava.models.drafts.feature_draft import EagleLayer, FeatureDraft
+from specllava.models.drafts.eagle import EagleLayer, FeatureDraft
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
