@@ -273,7 +273,7 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
 
 def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
     race = synthetic_recorded(tmp_path, 1)[0]
-    about, reach, _, doubt, _, rows, _ = run_views(race_frames(race))
+    about, reach, _, doubt, _, rows = run_views(race_frames(race))
     drafted = sum(step.tree.drafted for step in race.lead.steps)
     assert f"{drafted} guesses" in reach and doubt.startswith("Sure (up to 0.3 nats)") and "Describe" in about
     nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
