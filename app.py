@@ -149,10 +149,10 @@ def _drafts(options: PageOptions) -> dict[str, Preset]:
     """
     running, known = options.running, presets()
     started = running.preset if running.target is None and running.draft is None else ""
-    others = [
+    names = [
         name for name in TOY_DRAFTS if name != started and name in known and Path(str(known[name].draft)).is_dir()
     ]
-    drafts = {TOY_DRAFTS[name]: known[name] for name in others} if started in TOY_DRAFTS else {}
+    drafts = {TOY_DRAFTS[name]: known[name] for name in names} if started in TOY_DRAFTS else {}
     own = preset_named(running.preset) if running.target is None else Preset(running.target)
     for name in options.drafts:
         called = Path(name).name

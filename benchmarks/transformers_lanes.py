@@ -289,7 +289,7 @@ def runners_with_transformers(
 def _why_not(pair: Pair, config: DecodingConfig, name: str) -> str | None:
     """Return why a lane cannot be had here, ``None`` if it can."""
     if TRANSFORMERS_LANES[name].needs_draft and pair.draft is None:
-        return f"the pair {pair.name} has no draft: {pair.way_to_draft}"
+        return f"the pair {pair.name} has no draft: {pair.draft_advice}"
     if config.temperature > 0:
         return "transformers draws from another random stream: set --temperature 0"
     return TRANSFORMERS_LANES[name].why_not(pair)

@@ -307,11 +307,11 @@ def pooled(rates: Sequence[Sequence[Part]], combine: Callable[[Array], Array], s
     if count < 2:
         return Ratio(value, math.nan, math.nan)
     drawn = np.random.default_rng(seed).integers(count, size=(RESAMPLES, count))
-    found = figures(np.stack([column[drawn].sum(axis=1) for column in parts.T], axis=-1))
-    found = found[np.isfinite(found)]  # draws of prompts without a step have no rate
-    if not found.size:
+    values = figures(np.stack([column[drawn].sum(axis=1) for column in parts.T], axis=-1))
+    values = values[np.isfinite(values)]  # draws of prompts without a step have no rate
+    if not values.size:
         return Ratio(value, math.nan, math.nan)
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Ratio(value, float(low), float(high))
 
 

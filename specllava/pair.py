@@ -192,9 +192,9 @@ class Pair:
         return self.family.sees
 
     @property
-    def way_to_draft(self) -> str:
+    def draft_advice(self) -> str:
         """How this target gets a draft, for a message."""
-        return draft_hint(self.target.config.name_or_path, self.family.name, self.family.way_to_draft)
+        return draft_hint(self.target.config.name_or_path, self.family.name, self.family.draft_advice)
 
     @cached_property
     def draft_vision(self) -> VisionSource | None:
@@ -362,7 +362,7 @@ class Pair:
         config, rule = lane.config, lane.rule
         grows = lane.drafter is None and config.drafter == "model"
         if grows and self.draft is None:
-            ways = f'use drafter "prompt-lookup" or "none", or {self.way_to_draft}'
+            ways = f'use drafter "prompt-lookup" or "none", or {self.draft_advice}'
             raise ValueError(f"the pair {self.name} has no draft: {ways}")
         if rule is not None and not grows:
             name = config.drafter if lane.drafter is None else lane.drafter.name

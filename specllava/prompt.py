@@ -56,7 +56,7 @@ def num_image_tokens(model: PreTrainedModel, features: Features | None) -> list[
     if features is None:
         return []
     counts, compressor = features_family(model.config).num_image_tokens(model, features), compressor_of(model)
-    return counts if compressor is None else [compressor.kept(count) for count in counts]
+    return counts if compressor is None else [compressor.output_length(count) for count in counts]
 
 
 def compressor_of(model: PreTrainedModel) -> Operator | None:
@@ -79,7 +79,7 @@ def prompt_labels(
     return [next(keys, None) if token in markers else token for token in ids]
 
 
-def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
+def compressed_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
     """Mark the tokens that a draft with a compressor reads: of each picture's slots as many as are left.
 
     Args:
@@ -88,14 +88,14 @@ def kept_slots(model: PreTrainedModel, input_ids: Tensor, features: Features | N
     Returns:
         Truth values ``[batch, length]``.
     """
-    kept = torch.ones_like(input_ids, dtype=torch.bool)
+    keep_mask = torch.ones_like(input_ids, dtype=torch.bool)
     if features is None:
-        return kept
+        return keep_mask
     slots = slots_of(model.config, input_ids).nonzero()
     counts = features_family(model.config).num_image_tokens(model, features)
     for own, count in zip(slots.split(counts), num_image_tokens(model, features), strict=True):
-        kept[tuple(own[count:].t())] = False
-    return kept
+        keep_mask[tuple(own[count:].t())] = False
+    return keep_mask
 
 
 def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
@@ -103,7 +103,7 @@ def merge_features(model: PreTrainedModel, input_ids: Tensor, features: Features
 
     Args:
         model: a vision-language model, or a plain language model for a prompt without pictures.
-        input_ids: ``[batch, length]``; of a draft with a compressor only :func:`kept_slots`.
+        input_ids: ``[batch, length]``; of a draft with a compressor only :func:`compressed_slots`.
         features: of the pictures in the order of the slots, for LLaVA-1.5 ``[images, patches, vision_hidden]``;
             ``None`` if there is no picture.
 
@@ -338,9 +338,9 @@ class PromptBuilder:
             return replace(prompt, draft_prompt=own)
         if self.draft is None or self.vision != "shared" or compressor_of(self.draft) is None:
             return prompt
-        kept = prompt.input_ids[kept_slots(self.draft, prompt.input_ids, prompt.features)]
+        keep_mask = prompt.input_ids[compressed_slots(self.draft, prompt.input_ids, prompt.features)]
         # The tower has read the pictures.
-        return with_draft_prompt(prompt, replace(prompt, input_ids=kept[None], vision_seconds=0.0))
+        return with_draft_prompt(prompt, replace(prompt, input_ids=keep_mask[None], vision_seconds=0.0))
 
     def _process(
         self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Image.Image]
@@ -382,8 +382,8 @@ class PromptBuilder:
 
         def length(count: int) -> int:
             fewer = [*before, last | {"content": [*[{"type": "image"}] * count, *texts]}]
-            kept = media[: len(media) - asked + count]
-            return int(self._process(self.processor, fewer, kept)["input_ids"].shape[1])
+            keep_mask = media[: len(media) - asked + count]
+            return int(self._process(self.processor, fewer, keep_mask)["input_ids"].shape[1])
 
         count = bisect_right(range(1, asked), self.context - new_tokens, key=length)
         return f"{count} picture{'s' if count > 1 else ''}" if count else ""
@@ -427,10 +427,10 @@ def _with_features(
     keys = tuple(whose + picture_key(one) for one in given)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
-    found = dict(known)
+    encoded = dict(known)
     if new:
-        found |= zip(new, family.encode(model, [read[number] for number in new.values()]), strict=True)
-    features = family.stack([found[key] for key in keys])
+        encoded |= zip(new, family.encode(model, [read[number] for number in new.values()]), strict=True)
+    features = family.stack([encoded[key] for key in keys])
     names = processor.image_processor.model_input_names
     own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(

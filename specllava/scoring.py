@@ -165,8 +165,8 @@ def blank_picture(picture: Image.Image) -> Image.Image:
 
 def occlude(picture: Image.Image, row: int, column: int) -> Image.Image:
     """Return the picture with the grey square at a tile, counted from 0 at the left above."""
-    left, right = (picture.width * place // GRID for place in (column, column + WINDOW))
-    top, bottom = (picture.height * place // GRID for place in (row, row + WINDOW))
+    left, right = (picture.width * at // GRID for at in (column, column + WINDOW))
+    top, bottom = (picture.height * at // GRID for at in (row, row + WINDOW))
     occluded = picture.copy()
     occluded.paste(GREY, (left, top, right, bottom))
     return occluded

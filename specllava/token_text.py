@@ -31,8 +31,8 @@ def shorten_bytes(text: str) -> str:
 
 def begins_inside(text: str) -> bool:
     """Return whether a token's text begins inside a character, with one of its later bytes."""
-    found = BYTE.match(text)
-    return found is not None and found[1] < "C0"
+    byte = BYTE.match(text)
+    return byte is not None and byte[1] < "C0"
 
 
 class TextJoiner:
@@ -44,8 +44,8 @@ class TextJoiner:
     def add(self, text: str) -> str:
         """Return what a token adds to the text; "" where its character is not whole yet."""
         data = b"".join(
-            bytes.fromhex(part) if place % 2 else part.encode("utf-8", "surrogatepass")
-            for place, part in enumerate(BYTE.split(text))
+            bytes.fromhex(part) if index % 2 else part.encode("utf-8", "surrogatepass")
+            for index, part in enumerate(BYTE.split(text))
         )
         return _escape(self._decoder.decode(data))
 

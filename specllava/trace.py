@@ -134,8 +134,9 @@ def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConf
         return known
     if not rule.isprintable() or not 0 < len(rule) <= MAX_NAME:
         raise ValueError(f"a rule's name has 1 to {MAX_NAME} printable characters")
-    stand_in = next(name for name, choice in RULE_CHOICES.items() if choice.drawable)  # it goes with all other options
-    config: DecodingConfig = read({**value, "rule": stand_in})
+    # Its trace goes with all other options.
+    substitute = next(name for name, choice in RULE_CHOICES.items() if choice.drawable)
+    config: DecodingConfig = read({**value, "rule": substitute})
     object.__setattr__(config, "rule", rule)
     return config
 
@@ -240,7 +241,7 @@ DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: 
 # What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
 Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
 # How passes ran, where not in the shapes that they came in; a file of any other run has no such field.
-PassesRun = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda way: way is None)]
+PassesRun = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda value: value is None)]
 # What each token owes to the picture, where it was measured; a file of any other run has no such field.
 Grounded = Annotated[Grounding | None, Field(exclude_if=lambda grounding: grounding is None)]
 # Columns of the prompt that hold pictures; a file from before they were counted has no such field.

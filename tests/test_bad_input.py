@@ -18,7 +18,7 @@ from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.models.language_model import parse_device
 from specllava.models.loading import check_pair
-from specllava.models.memory import kept_whole
+from specllava.models.memory import unquantized
 from specllava.models.presets import presets
 from specllava.pair import Pair
 from specllava.prompt import merge_features
@@ -202,7 +202,7 @@ def test_a_projector_of_another_name_is_no_matter():
         model.model.bridge = model.model._modules.pop("multi_modal_projector")
     check_pair(target, draft, models.processor(), models.processor())
     assert target.model.bridge.linear_1.in_features == 32
-    assert kept_whole(target) == ["model.vision_tower", "model.bridge", "lm_head"]
+    assert unquantized(target) == ["model.vision_tower", "model.bridge", "lm_head"]
     draft.config.vision_config.hidden_size = 64
     line = complaint(lambda: check_pair(target, draft, models.processor(), models.processor()))
     assert "vision features of size 64, the target's tower gives 32" in line

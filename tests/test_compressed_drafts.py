@@ -32,7 +32,7 @@ from specllava.models.drafts.eagle import DraftInputs, FeatureDraft, FeatureDraf
 from specllava.models.drafts.eagle_checkpoint import load_feature_draft
 from specllava.models.options import KINDS, CompressorConfig, CompressorKind, OperatorName
 from specllava.pair import Pair
-from specllava.prompt import Label, Prompt, kept_slots, merge_features
+from specllava.prompt import Label, Prompt, compressed_slots, merge_features
 
 SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 OPERATORS: tuple[OperatorName, ...] = ("prune", "pool", "conv", "resampler", "text")
@@ -343,7 +343,7 @@ def test_kept_slots_are_the_first_of_each_picture():
         None, [{"role": "user", "content": [*parts, {"type": "text", "text": "Compare."}]}]
     )
     slots = prompt.input_ids[0] == asked.target.config.image_token_id
-    kept = kept_slots(asked.draft, prompt.input_ids, prompt.features)[0]
+    kept = compressed_slots(asked.draft, prompt.input_ids, prompt.features)[0]
     assert kept[~slots].all()
     assert kept[slots].tolist() == [True, True, False, False] * 2
 

@@ -52,7 +52,7 @@ def test_an_operator_keeps_as_many_as_its_ratio_says(name: OperatorName, kept: d
     """The paper's ratios, for a toy picture, LLaVA's, LLaVA-NeXT's, and one that cannot become shorter."""
     built = operator(name)
     for slots, count in kept.items():
-        assert built.kept(slots) == count
+        assert built.output_length(slots) == count
         made = built(entries(slots))
         assert made.shape == (count, WIDTH)
         if count == slots:

@@ -58,7 +58,7 @@ from specllava.models.loading import draft_class
 from specllava.models.options import KINDS as COMPRESSORS
 from specllava.models.options import CompressorConfig
 from specllava.pair import Pair
-from specllava.prompt import kept_slots
+from specllava.prompt import compressed_slots
 from specllava.scoring import draft_log_probs
 from visual.figures.distillation import figure
 
@@ -587,7 +587,7 @@ def test_a_compressed_draft_vlm_learns_on_the_prompt_that_it_reads(kind):
     features = models.target().model.vision_tower(batch["pixel_values"]).last_hidden_state[:, 1:]
     total, count = 0.0, 0
     for ids, labels, picture in zip(batch["input_ids"], batch["labels"], features[:, None], strict=True):
-        kept = kept_slots(draft, ids[None], picture)[0]
+        kept = compressed_slots(draft, ids[None], picture)[0]
         tokens, logits = labels[kept][1:], draft.lm_head(losses.draft_states(draft, ids[kept][None], picture))[0, :-1]
         taught = tokens != IGNORE
         total -= float(logits.detach().log_softmax(-1)[taught].gather(1, tokens[taught][:, None]).sum())

@@ -103,5 +103,5 @@ def test_a_copied_fused_draft_has_weights_of_its_own(clone: Callable[[LlamaForCa
     torch.testing.assert_close(_logits(twin), _logits(fuse(_llama(1))), rtol=0, atol=0)
     torch.testing.assert_close(_logits(model), before, rtol=0, atol=0)
     for layer in (*model.model.layers, *twin.model.layers):
-        held = [weight.data_ptr() for weight in layer.held]
+        held = [weight.data_ptr() for weight in layer.sources]
         assert [weight.data_ptr() for weight in layer.weights] == held

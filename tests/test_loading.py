@@ -81,7 +81,7 @@ def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: P
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "loading llava-1.5-7b: torch and transformers first, then the weights"
     assert told[1].startswith("llava-1.5-7b needs 0.00 GB of memory: target ") and "GB free" in told[1]
-    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava", Family.way_to_draft)
+    hint = draft_hint("llava-hf/llava-1.5-7b-hf", "llava", Family.draft_advice)
     assert hint.startswith("take --preset llava-1.5-7b-msd or ")
     assert told[2:] == [f"speculation is off because llava-1.5-7b has no draft: {hint}"]
     assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0

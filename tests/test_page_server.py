@@ -177,7 +177,7 @@ def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.M
     monkeypatch.setattr(chats_module, "MOST_CACHES", 1)
     for session in ("a", "b"):
         list(run_frames(page, asked(page, session=session)))
-    held = [page.chats.held(session) for session in ("a", "b")]
+    held = [page.chats.dialogue(session) for session in ("a", "b")]
     assert [one.chat.nbytes > 0 for one in held if one and one.chat] == [False, True]
     *_, frames = run_frames(page, asked(page, "What is on the left?", session="a", follow=True))
     assert kinds(frames)[-1] == "end"

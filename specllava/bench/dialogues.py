@@ -103,16 +103,16 @@ def data_dialogues(
         for number, (kind, category, texts, pictures) in enumerate(parsed_rows(data, folder, _dialogue, first), start=1)
         if split in (None, kind)
     )
-    found = tuple(islice(rows, most))
-    if not found:
+    dialogues = tuple(islice(rows, most))
+    if not dialogues:
         raise ValueError(f"{data.name} has no question")
-    categories = {dialogue.category for dialogue in found}
+    categories = {dialogue.category for dialogue in dialogues}
     if len(categories) > MAX_CATEGORIES:
         raise ValueError(
             f"{data.name} has {len(categories)} categories, and at most {MAX_CATEGORIES} are kept apart: name coarser"
             ' ones as "topic"'
         )
-    return found
+    return dialogues
 
 
 def _dialogue(raw: Any, folder: Path) -> tuple[Any, str, tuple[str, ...], tuple[Path, ...]]:

@@ -177,7 +177,7 @@ def runners_of(
         raise ValueError(f"there is no lane {unknown[0]}: choose among {', '.join(own)}")
     missing = [name for name, lane in own.items() if lane.drafter == "model" and pair.draft is None]
     if refused := [name for name in only if name in missing]:
-        raise ValueError(f"the lane {refused[0]} cannot be run: the pair {pair.name} has no draft: {pair.way_to_draft}")
+        raise ValueError(f"the lane {refused[0]} cannot be run: the pair {pair.name} has no draft: {pair.draft_advice}")
     chosen = [name for name in own if name not in missing and (not only or name in (REFERENCE, *only))]
     return {name: partial(_run_config, pair, name, own[name]) for name in chosen}
 
@@ -360,7 +360,7 @@ def margins_of(
     The target alone is run once more there, recorded.
     """
     positions = {position for own in runs.values() for position in differences(runs[REFERENCE], own, len(prompts))}
-    found = {}
+    rows = {}
     for number in sorted({prompt for prompt, _ in positions}):
         lane = Lane(REFERENCE, replace(config, drafter="none"), prompts[number])
         trace = pair.run(lane)
@@ -369,13 +369,13 @@ def margins_of(
                 other = [*trace.token_ids[:position], -1]
                 margin = compare_ids(trace, other).margin
                 if margin is not None:
-                    found[prompt, position] = margin
-    return found
+                    rows[prompt, position] = margin
+    return rows
 
 
 def machine_of(device: torch.device, command: str) -> dict[str, Any]:
     """Return facts of the machine for a report."""
-    found: dict[str, Any] = {
+    rows: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "command": command,
         "commit": _commit(),
@@ -385,8 +385,8 @@ def machine_of(device: torch.device, command: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
     }
     if device.type == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
-    return found
+        rows |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    return rows
 
 
 def _commit() -> str | None:

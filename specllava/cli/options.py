@@ -193,7 +193,7 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     if pair.draft is not None or decoding.drafter != "model":
         return decoding
     what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
-    print_notice(f"{what} because {pair.name} has no draft: {pair.way_to_draft}")
+    print_notice(f"{what} because {pair.name} has no draft: {pair.draft_advice}")
     return replace(decoding, drafter=fallback)
 
 

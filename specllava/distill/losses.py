@@ -21,7 +21,7 @@ from specllava.models.drafts.draft_vlm import vision_source
 from specllava.models.drafts.eagle import LAST, FeatureDraft
 from specllava.models.families.family import family_of
 from specllava.models.families.interface import Features, ImageFeatures
-from specllava.prompt import compressor_of, kept_slots, merge_features, projector_weights, to_device
+from specllava.prompt import compressed_slots, compressor_of, merge_features, projector_weights, to_device
 
 IGNORE = -100
 DECAY = 0.8  # weight of a rollout step against the one before
@@ -85,7 +85,7 @@ def draft_model_losses(draft: PreTrainedModel, batch: Batch, target: PreTrainedM
     if vision_source(draft) == "none":
         own_ids, own_labels = keep_tokens(ids, labels, ids != target.config.image_token_id)
     elif compressor_of(draft) is not None:
-        own_ids, own_labels = keep_tokens(ids, labels, kept_slots(draft, ids, seen))
+        own_ids, own_labels = keep_tokens(ids, labels, compressed_slots(draft, ids, seen))
     ours, tokens = answer_positions(draft_states(draft, own_ids, seen), own_labels)
     if objective.kl_weight == 0:
         return {"loss": chunked_cross_entropy(ours, draft.lm_head, tokens, objective.chunk)}
@@ -146,9 +146,9 @@ def draft_states(draft: PreTrainedModel, input_ids: Tensor, features: Features |
     return states
 
 
-def keep_tokens(input_ids: Tensor, labels: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+def keep_tokens(input_ids: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the tokens and labels that are ``kept``, all ``[batch, length]``: a draft may read fewer image slots."""
-    own_ids, own_labels = ([row[keep] for row, keep in zip(rows, kept, strict=True)] for rows in (input_ids, labels))
+    own_ids, own_labels = ([row[keep] for row, keep in zip(rows, mask, strict=True)] for rows in (input_ids, labels))
     return pad_sequence(own_ids, batch_first=True), pad_sequence(own_labels, batch_first=True, padding_value=IGNORE)
 
 

@@ -67,12 +67,12 @@ def read_object(source: str, name: str, content: bytes) -> dict[str, Any]:
     """Return the JSON object that a file holds."""
     why = "it holds a value of another kind"
     try:
-        found = json.loads(content)
+        loaded = json.loads(content)
     except (ValueError, RecursionError) as error:
-        found, why = None, str(error)
-    if not isinstance(found, dict):
+        loaded, why = None, str(error)
+    if not isinstance(loaded, dict):
         raise CheckpointError(f"{source} has a {name} of {len(content):,} bytes that is no JSON object: {why[:120]}")
-    return found
+    return loaded
 
 
 def tensor_types(source: str, file: Path) -> list[tuple[str, str]]:
@@ -92,12 +92,12 @@ def check_weights_there(directory: Path, listed: Collection[str]) -> None:
     missing = sorted(name for name in listed if not (directory / name).is_file())
     if not missing:
         return
-    others = sorted(file.name for pattern in OTHER_FORMATS for file in directory.glob(pattern))
-    way = "download them"
-    if others:
-        way = f"convert {others[0]}, by from_pretrained and save_pretrained of transformers"
+    other_files = sorted(file.name for pattern in OTHER_FORMATS for file in directory.glob(pattern))
+    advice = "download them"
+    if other_files:
+        advice = f"convert {other_files[0]}, by from_pretrained and save_pretrained of transformers"
     count = f"{len(missing)} of {len(listed)} files of weights"
-    raise CheckpointError(f"{directory} lacks {count}, such as {missing[0]}: {way}")
+    raise CheckpointError(f"{directory} lacks {count}, such as {missing[0]}: {advice}")
 
 
 Source = str | Path
@@ -149,10 +149,10 @@ class Checkpoint:
             )
         if (directory / "config.json").is_file():
             return cls(str(directory), local=True)
-        found = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
-        if found is None:
+        loaded = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
+        if loaded is None:
             raise ValueError(f"no model at {source}: a directory with config.json is expected")
-        return cls(found[1], local=False, revision=found[2])
+        return cls(loaded[1], local=False, revision=loaded[2])
 
     @property
     def name(self) -> str:
@@ -227,15 +227,15 @@ class Checkpoint:
         self._read(lambda: [self._types(file) for file in self._files()])  # one that is cut off is refused
         loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         with _no_report():
-            model, found = self._read(
+            model, loaded = self._read(
                 lambda: build.from_pretrained(self.name_or_path, **loading, **options, **self._rules)
             )
-        for name, shape, wanted in sorted(found["mismatched_keys"]):
+        for name, shape, wanted in sorted(loaded["mismatched_keys"]):
             raise ValueError(
-                f"{self.name_or_path} has {len(found['mismatched_keys'])} weights of other shapes than its config.json"
+                f"{self.name_or_path} has {len(loaded['mismatched_keys'])} weights of other shapes than its config.json"
                 f" says, such as {name}: {list(shape)}, {list(wanted)} is expected"
             )
-        missing = sorted(found["missing_keys"])
+        missing = sorted(loaded["missing_keys"])
         if missing:
             raise ValueError(
                 f"{self.name_or_path} lacks {len(missing)} weights of a {build.__name__}, such as {missing[0]}"
@@ -243,7 +243,7 @@ class Checkpoint:
         for weight in (*model.parameters(), *model.buffers()):
             if type(weight.data) is Tensor and weight.device.type == "cpu":
                 weight.data = align_memory(weight.data)
-        if unused := sorted(found["unexpected_keys"]):
+        if unused := sorted(loaded["unexpected_keys"]):
             log.warning(
                 f"{self.name} has {len(unused)} weights that a {build.__name__} does not read, such as {unused[0]}"
             )
@@ -279,24 +279,24 @@ class Checkpoint:
         if (size := file.stat().st_size) > most:
             raise ValueError(f"{self.name_or_path} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
         tell(f"{self.name} comes as {PICKLED}: it is read by torch's restricted unpickler, safetensors would be better")
-        found = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
-        if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+        loaded = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+        if not isinstance(loaded, dict) or not all(isinstance(one, Tensor) for one in loaded.values()):
             raise ValueError(f"{self.name_or_path} has a {PICKLED} that is no dictionary of tensors")
-        return {name: align_memory(one) for name, one in found.items()}
+        return {name: align_memory(one) for name, one in loaded.items()}
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
         return self._read(lambda: dict(self._parts(f"{part}.")))
 
     def _parts(self, part: str) -> list[tuple[str, Tensor]]:
-        found = []
+        loaded = []
         for file in self._files(part):
             with safe_open(file, framework="pt") as weights:
                 for name in weights.keys():  # noqa: SIM118
                     _, here, end = name.partition(part)
                     if here:
-                        found.append((end.removeprefix("vision_model."), align_memory(weights.get_tensor(name))))
-        return found
+                        loaded.append((end.removeprefix("vision_model."), align_memory(weights.get_tensor(name))))
+        return loaded
 
     def _check_texts(self) -> None:
         """Refuse files of a directory's tokenizer and processor that a library would misread.
@@ -374,8 +374,8 @@ class Checkpoint:
 
     @property
     def _rules(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": False}
-        return found if self.revision is None else found | {"revision": self.revision}
+        loaded: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": False}
+        return loaded if self.revision is None else loaded | {"revision": self.revision}
 
     def _read(self, read: Callable[[], Read]) -> Read:
         try:

@@ -17,8 +17,8 @@ def language_model_class(config: PretrainedConfig) -> type[PreTrainedModel] | No
     """Return the class of a plain language model by its ``model_type``; ``None`` for what no draft is made of."""
     if config.model_type not in LANGUAGE_MODELS:
         return None
-    found: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return found
+    model_class: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return model_class
 
 
 def layer_types(config: PretrainedConfig) -> tuple[str, ...]:
@@ -39,14 +39,14 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
         ValueError: a layer that keeps a recurrent state or attends in chunks, a kernel without masks, or rotary
             angles that change within an answer.
     """
-    others = sorted(set(layer_types(config)) - {FULL, SLIDING})
-    if others:
+    odd = sorted(set(layer_types(config)) - {FULL, SLIDING})
+    if odd:
         why = (
             "attend in chunks, and a draft tree may reach over a chunk's end"
-            if "chunk" in others[0]
+            if "chunk" in odd[0]
             else "keep one state for the whole text, from which a branch that is refused cannot be taken back"
         )
-        raise ValueError(f"{name} has {others[0]} layers, which {why}: full and sliding attention can verify trees")
+        raise ValueError(f"{name} has {odd[0]} layers, which {why}: full and sliding attention can verify trees")
     if getattr(config, "kv_lora_rank", None):
         raise ValueError(
             f"{name} has a {config.model_type} decoder, whose KV cache holds latent vectors (kv_lora_rank): trees are"

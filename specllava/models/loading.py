@@ -23,7 +23,7 @@ from specllava.models.language_model import (
     language_model_class,
     parse_device,
 )
-from specllava.models.memory import Build, check_memory, estimate, kept_whole, quantization_config, without_storage
+from specllava.models.memory import Build, check_memory, estimate, quantization_config, unquantized, without_storage
 from specllava.models.options import DraftReading, LoadOptions
 from specllava.models.tokens import check_tokens, eos_token_ids, resize_vocabulary, use_template
 
@@ -51,8 +51,8 @@ def check_pair(
         raise ValueError(f"the draft's tokenizer is not the target's: {differ} entries differ")
     sizes = target.config.get_text_config().vocab_size, draft.config.get_text_config().vocab_size
     if sizes[0] != sizes[1]:
-        way = f": {INIT}" if sizes[1] < sizes[0] else ""
-        raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{way}")
+        advice = f": {INIT}" if sizes[1] < sizes[0] else ""
+        raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{advice}")
     source = vision_source(draft)
     if source == "none":
         return
@@ -115,12 +115,12 @@ def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
 def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
     """List the fields in which two models of one family read features differently: name, target's value, draft's."""
     shared = shared_tower_of(target).shared
-    found = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in shared]
-    found += [
+    compared = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in shared]
+    compared += [
         (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))
         for name in ("hidden_size", "image_size", "patch_size")
     ]
-    return [(name, ours, theirs) for name, ours, theirs in found if ours != theirs]
+    return [(name, ours, theirs) for name, ours, theirs in compared if ours != theirs]
 
 
 def check_processor(name: str, family: Family, config: PretrainedConfig, processor: ProcessorMixin) -> None:
@@ -129,19 +129,19 @@ def check_processor(name: str, family: Family, config: PretrainedConfig, process
     Raises:
         ValueError: with both numbers.
     """
-    way = "the processor does not fit the model, take both from one checkpoint"
+    advice = "the processor does not fit the model, take both from one checkpoint"
     slot, written = config.image_token_id, processor.image_token_ids
     if slot not in written:
         ids = ", ".join(map(str, written))
-        raise ValueError(f"{name}: the processor's image token is {ids}, the model's {slot}: {way}")
+        raise ValueError(f"{name}: the processor's image token is {ids}, the model's {slot}: {advice}")
     try:
         required = family.processor_requirements(config, processor)
     except (AttributeError, LookupError, TypeError) as error:  # a processor of other fields
         kinds = f"a {type(processor).__name__} with a {type(processor.image_processor).__name__}"
-        raise ValueError(f"{name}: {kinds} is no processor of a {family.name}: {way}") from error
+        raise ValueError(f"{name}: {kinds} is no processor of a {family.name}: {advice}") from error
     for field, (theirs, ours) in required.items():
         if theirs != ours:
-            raise ValueError(f"{name}: the processor's {field} is {theirs}, the model's {ours}: {way}")
+            raise ValueError(f"{name}: the processor's {field} is {theirs}, the model's {ours}: {advice}")
 
 
 TOWERLESS: Final = {family.draft.__name__ for family in FAMILIES if isinstance(family, SharedTower)}
@@ -203,7 +203,7 @@ def load_target(
     family = family_of(config)
     family.check(checkpoint.name, config)
     stored = quantization_config(
-        options.quantization, device, lambda: kept_whole(without_storage(family.target, config))
+        options.quantization, device, lambda: unquantized(without_storage(family.target, config))
     )
     small = None if draft is None else _draft_build(Checkpoint.at(draft), config)
     context = checked_context(options.context, config)
@@ -304,13 +304,13 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft
-    found = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
+    compared = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
     if family is not None:
-        found = family.target
-    if found is None:
+        compared = family.target
+    if compared is None:
         can = ", ".join(LANGUAGE_MODELS)
         raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
-    return found
+    return compared
 
 
 def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

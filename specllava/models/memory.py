@@ -31,7 +31,7 @@ def decoder_weights(model: PreTrainedModel) -> list[nn.Linear]:
     return [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)]
 
 
-def kept_whole(model: PreTrainedModel) -> list[str]:
+def unquantized(model: PreTrainedModel) -> list[str]:
     """Return the full names of the modules that are not: the outermost ones without the decoder in them."""
     decoder = model.get_decoder()
 

@@ -79,8 +79,8 @@ def escape_special_tokens(text: str, special: Sequence[str]) -> str:
 
 def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
     """Return the ids of the tokens of image slots; none for a plain language model."""
-    found = getattr(config, "image_token_id", None)
-    return () if found is None else (found,)
+    configured = getattr(config, "image_token_id", None)
+    return () if configured is None else (configured,)
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -210,7 +210,7 @@ def count_prefix_tokens(vision: PretrainedConfig) -> int:
 Message = dict[str, Any]
 Content = str | list[dict[str, Any]]  # a text, or parts: texts and pictures
 WORD, MARK = "probe", "unread"  # of a probe: what a template writes of a message, and what it has no use for
-WAY_OUT: Final = "give a template that does with --chat-template"
+ADVICE: Final = "give a template that does with --chat-template"
 
 
 def apply_template(
@@ -235,10 +235,10 @@ def apply_template(
         why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise ValueError(f"the chat template of {name} fails: {why}") from error
     if lost := next((role for role, read in forms.items() if not read), None):
-        raise ValueError(f"the chat template of {name} writes no message of the {lost}: leave it out, or {WAY_OUT}")
+        raise ValueError(f"the chat template of {name} writes no message of the {lost}: leave it out, or {ADVICE}")
     shown = any(part["type"] == "image" for one in chat if isinstance(one["content"], list) for part in one["content"])
     if shown and not (list in forms["user"] and _shows_pictures(write)):
-        raise ValueError(f"the chat template of {name} shows no pictures: ask without one, or {WAY_OUT}")
+        raise ValueError(f"the chat template of {name} shows no pictures: ask without one, or {ADVICE}")
     return written
 
 
@@ -267,14 +267,15 @@ def text_of(content: Content) -> str:
 
 def _find_template(processor: ProcessorMixin, name: str) -> str:
     """Return the template where transformers looks for it: the processor's, or its tokenizer's."""
-    found: Any = processor.chat_template or processor.tokenizer.chat_template
-    if isinstance(found, dict) and "default" not in found:
+    configured: Any = processor.chat_template or processor.tokenizer.chat_template
+    if isinstance(configured, dict) and "default" not in configured:
         raise ValueError(
-            f"{name} has chat templates called {', '.join(found)} and no default: name one's file with --chat-template"
+            f"{name} has chat templates called {', '.join(configured)} and no default: name one's file with"
+            " --chat-template"
         )
-    if not found:
+    if not configured:
         raise ValueError(f"{name} has no chat template: name a file with one with --chat-template")
-    template: str = found["default"] if isinstance(found, dict) else found
+    template: str = configured["default"] if isinstance(configured, dict) else configured
     return template
 
 

@@ -190,17 +190,17 @@ def _select_tree(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -
         if builder.parents[node] not in index:
             raise ValueError(f"{about} node {node} without its parent {builder.parents[node]} before it")
         index[node] = number
-    kept = [0, *selected]
+    in_tree = [0, *selected]
     tree = DraftTree(
-        tokens=tuple(builder.tokens[node] for node in kept),
-        parents=tuple(index[builder.parents[node]] for node in kept),
-        log_probs=tuple(round(builder.log_probs[node], 7) for node in kept),
-        entropies=tuple(None if (e := builder.entropies[node]) is None else round(e, 7) for node in kept),
+        tokens=tuple(builder.tokens[node] for node in in_tree),
+        parents=tuple(index[builder.parents[node]] for node in in_tree),
+        log_probs=tuple(round(builder.log_probs[node], 7) for node in in_tree),
+        entropies=tuple(None if (e := builder.entropies[node]) is None else round(e, 7) for node in in_tree),
     )
     dropped = [node for node in range(1, len(builder.tokens)) if node not in index and builder.parents[node] in index]
     likeliest = heapq.nlargest(MAX_PRUNED, dropped, key=lambda node: builder.scores[node])
     pruned = (Pruned(index[builder.parents[n]], builder.tokens[n], round(builder.log_probs[n], 7)) for n in likeliest)
-    return GrownTree(tree, kept, tuple(pruned))
+    return GrownTree(tree, in_tree, tuple(pruned))
 
 
 def integers(values: Iterable[SupportsIndex], about: str) -> list[int]:

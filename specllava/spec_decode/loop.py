@@ -242,7 +242,7 @@ class Request:
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
         states = self.engine.commit(base, path)
         self.drafter.commit([self._drafter_ids[node] for node in path], states)
-        kept = self._now()
+        committed = self._now()
         processing.check(output.logits, "target", output.reduced)  # an overflow or a damaged row may come late
         self._tree = None
         return StepTrace(
@@ -250,7 +250,7 @@ class Request:
             verification=verification,
             emitted=emitted,
             target=target_view(tree, logits, probs) if self._record else None,
-            seconds=StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified),
+            seconds=StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=committed - verified),
             pruned=self._pruned,
             draws=recorder.draws() if recorder else (),
             finished=self.finished,

@@ -86,12 +86,12 @@ class Handlers:
         if race is None:
             raise gr.Error(f"There is no recorded run {name[:40]!r}.", print_exception=False)
         turns = len(race.turns)
-        place = min(max(turn, 0), turns - 1) if isinstance(turn, int) else turns - 1
-        key = (name, place if turns > 1 and turn is not None else None)
+        at = min(max(turn, 0), turns - 1) if isinstance(turn, int) else turns - 1
+        key = (name, at if turns > 1 and turn is not None else None)
         if key not in self.made:
             self.made[key] = shown_frames(self.state, race, key[1])
         self._replace(request, race)
-        return self.made[key], picture_path(race, place), race.turns[place].prompt
+        return self.made[key], picture_path(race, at), race.turns[at].prompt
 
     def _replace(self, request: gr.Request, race: Recorded | None) -> None:
         """End a visitor's run and let the next follow-up go on from a race, ``None``: from nothing."""
@@ -182,7 +182,7 @@ class Handlers:
         """Measure which words of the run on the stage needed the picture."""
         from specllava.scoring import ground
 
-        dialogue, measured = self.state.chats.held(request.session_hash or ""), None
+        dialogue, measured = self.state.chats.dialogue(request.session_hash or ""), None
         try:
             if dialogue is None or not dialogue.frames or len(dialogue.turns) != 1:
                 raise ValueError("it is measured of the first question of a dialogue that was run here")

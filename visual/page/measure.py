@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ON_QUESTION: Final = "this question"
 SCENE_COUNTS: Final = (5, 20, 55)
 KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
-MOST_KEPT: Final = 12  # races whose rows open on the stage
+MOST_RACES: Final = 12  # races whose rows open on the stage
 COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 %", "same tokens")
 NODE_COLUMNS: Final = (
     "step",
@@ -80,8 +80,8 @@ class Row:
         if len(self.runs) < 2:
             return speedup(summarise(self.alone), summarise(self.runs)), math.nan, math.nan
         alone, own = ([_rate(summarise([one])) for one in lane] for lane in (self.alone, self.runs))
-        found = pooled_ratio(alone, own)
-        return found.value, found.low, found.high
+        pooled = pooled_ratio(alone, own)
+        return pooled.value, pooled.low, pooled.high
 
 
 def _rate(totals: RunTotals) -> tuple[float, float]:
@@ -108,8 +108,8 @@ def questions(scope: str, path: str | None, asked: str, state: PageState) -> Ite
         yield open_pictures(path, state.limits.pixels), asked
         return
     rows = map(json.loads, SCENES.read_text(encoding="utf-8").splitlines())
-    held = (row for row in rows if row["split"] == "held-out")
-    for row in islice(held, int(scope.split()[0])):
+    held_out = (row for row in rows if row["split"] == "held-out")
+    for row in islice(held_out, int(scope.split()[0])):
         yield open_pictures(str(SCENES.parent / row["image"]), state.limits.pixels), row["prompt"]
 
 
@@ -239,7 +239,7 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
     chart = gr.Plot(show_label=False, visible=False)
     doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False, visible=False)
-    kept = gr.State([])
+    races = gr.State([])
     ticket = gr.State(0)
     kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
 
@@ -251,8 +251,8 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
         session = session_of(request)
         try:
             config = read_settings(settings, state.limits)
-            held = state.chats.held(session)
-            last = held.trace.config if held is not None and held.chat is not None and held.frames else None
+            before = state.chats.dialogue(session)
+            last = before.trace.config if before is not None and before.chat is not None and before.frames else None
             draft = read_draft(settings[list(FIELDS).index("drafter")])
             comparison = Comparison(chosen, option, config, last, draft)
             if where not in scopes:
@@ -267,7 +267,7 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     def halt(request: gr.Request) -> None:
         state.runs.stop(session_of(request))
 
-    outputs = [words, table, chart, doubt_line, doubt, kept]
+    outputs = [words, table, chart, doubt_line, doubt, races]
     values = [ticket, inputs.picture, inputs.question, kind, knob, scope, *controls]
     begun = start.click(ask, None, [ticket, start, stop], **QUICK)
     computed = begun.then(
@@ -276,7 +276,7 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     )  # fmt: skip
     computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
     stop.click(halt, None, None, **QUICK)
-    table.select(_open_row, kept, inputs.player, **QUICK).then(
+    table.select(_open_row, races, inputs.player, **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
 
@@ -294,8 +294,8 @@ def _views(
 ) -> Generator[tuple[Any, ...]]:
     """Yield what Compare shows after each prompt, until it is stopped or its time is over."""
     last = time.monotonic() + state.limits.seconds_per_run
-    with closing(compared(state, asked, prompts)) as found:
-        for rows in found:
+    with closing(compared(state, asked, prompts)) as steps:
+        for rows in steps:
             if state.runs.state(session, number) != "on":
                 return
             if time.monotonic() > last:
@@ -307,7 +307,7 @@ def _views(
 
 def _shown(rows: Sequence[Row]) -> tuple[Any, ...]:
     doubts = Doubts.of([trace for row in rows for trace in row.runs])
-    races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_KEPT]]
+    races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]]
     speeds = [(row.name, *row.speed()) for row in rows]
     return (
         comparison_words(rows), gr.update(value=[list(row.cells()) for row in rows], visible=True),

@@ -64,8 +64,8 @@ def serve(page: gr.Blocks, host: str, port: int, state: PageState, block: bool =
     try:  # Gradio's own line names its variables and not our options
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except (OSError, OverflowError) as error:
-        way = "end what listens there, or choose another --port or --host"
-        raise ValueError(f"the page cannot be served on port {port} of {host}: {way}") from error
+        advice = "end what listens there, or choose another --port or --host"
+        raise ValueError(f"the page cannot be served on port {port} of {host}: {advice}") from error
     limits = state.limits
     layers = [Middleware(Around, loading=state.loading), Middleware(Admission, limits=limits)]
     page.queue(max_size=limits.waiting, api_open=False)  # nobody comes past the one slot for what computes

@@ -79,14 +79,14 @@ class Chats:
         picture = str(race.pictures[-1]) if race is not None and race.pictures[-1] else None
         self._put(session, Dialogue(race, picture=picture))
 
-    def held(self, session: str) -> Dialogue | None:
+    def dialogue(self, session: str) -> Dialogue | None:
         """Return the dialogue of a session; ``None`` where it is no longer kept."""
         with self._lock:
             return self._dialogues.get(session)
 
     def keep_frames(self, session: str, frames: list[str]) -> None:
         """Note the frames of a session's last run."""
-        if (dialogue := self.held(session)) is not None:
+        if (dialogue := self.dialogue(session)) is not None:
             dialogue.frames = frames
 
     def leave(self, session: str) -> None:
@@ -109,12 +109,12 @@ class Chats:
         """
         from specllava.chat import Chat
 
-        held, dialogue = self.held(session), Dialogue()
+        earlier, dialogue = self.dialogue(session), Dialogue()
         if follow:
-            if held is None or not held.turns:
-                raise ValueError(LOST if held is None else NONE_YET)
-            dialogue = held
-            if len(held.turns) >= MAX_TURNS:
+            if earlier is None or not earlier.turns:
+                raise ValueError(LOST if earlier is None else NONE_YET)
+            dialogue = earlier
+            if len(earlier.turns) >= MAX_TURNS:
                 raise ValueError(f"the dialogue has {MAX_TURNS} turns, the most that are kept: press Run to start over")
         before = dialogue.turns
         if dialogue.chat is None or dialogue.draft != draft:

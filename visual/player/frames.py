@@ -144,8 +144,8 @@ class FrameList:
         parted = same is not None and same.position is not None and same.position < same.tokens
         beats = None
         if alone and together and same and same.identical and self._toured and ending == "finished":
-            told = len(together.steps) >= FEWEST_TOUR_STEPS
-            beats = Tour(alone, together, tour_step(together)).beats() if told else None
+            has_tour = len(together.steps) >= FEWEST_TOUR_STEPS
+            beats = Tour(alone, together, tour_step(together)).beats() if has_tour else None
         self._add(
             "end", ending=ending, headline=words.data(), announce=strip_bidi(announcement(words, together)),
             parted=same.position if parted and same else None, show=instructive_step(lead), beats=beats,
@@ -245,9 +245,9 @@ def _draw(trace: DecodeTrace, draw: Draw) -> dict[str, object]:
     if draw.acceptance is None:
         say = f"The large model drew {draw.uniform:.2f}, which falls on “{word}”."
     else:
-        kept = "kept" if draw.accepted else "refused"
+        outcome = "kept" if draw.accepted else "refused"
         less = "below" if draw.accepted else "not below"
-        say = f"“{word}”: the number drawn was {draw.uniform:.2f}, {less} {draw.acceptance:.2f}, so it is {kept}."
+        say = f"“{word}”: the number drawn was {draw.uniform:.2f}, {less} {draw.acceptance:.2f}, so it is {outcome}."
     return {
         "word": word, "uniform": draw.uniform, "keeps": draw.acceptance, "say": say,
         "shares": [[token_label(trace, token), start, p] for token, start, p in

@@ -100,8 +100,8 @@ def word_at(trace: DecodeTrace, step: StepTrace, node: int) -> str:
 
 def word_after(trace: DecodeTrace, step: StepTrace, node: int, token: int) -> str:
     """Return the word of the token that the target said after a node, with the pieces that it went on to say."""
-    place = _place(trace, step)
-    after = [piece for later in trace.steps[place + 1 : place + 1 + PIECES] for piece in later.emitted]
+    at = _index(trace, step)
+    after = [piece for later in trace.steps[at + 1 : at + 1 + PIECES] for piece in later.emitted]
     return _word(trace, _before(trace, step, node), token, after)
 
 
@@ -116,18 +116,18 @@ def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) ->
     return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
 
 
-def _place(trace: DecodeTrace, step: StepTrace) -> int:
+def _index(trace: DecodeTrace, step: StepTrace) -> int:
     """Return a step's index in the run; the number of steps where it is not one of them."""
-    return next((place for place, one in enumerate(trace.steps) if one is step), len(trace.steps))
+    return next((at for at, one in enumerate(trace.steps) if one is step), len(trace.steps))
 
 
 def _before(trace: DecodeTrace, step: StepTrace, node: int) -> list[int]:
     """Return the last tokens of the answer down to a node, the node's own included."""
-    place = _place(trace, step)
-    earlier = trace.steps[max(0, place - PIECES) : place]
-    said = [trace.prefill.first_token, *(token for one in earlier for token in one.emitted)]
+    at = _index(trace, step)
+    earlier = trace.steps[max(0, at - PIECES) : at]
+    earlier_tokens = [trace.prefill.first_token, *(token for one in earlier for token in one.emitted)]
     path = [step.tree.tokens[n] for n in step.tree.path(node)]
-    return [*(said[:-1] if said[-1] == step.tree.tokens[0] else []), *path]
+    return [*(earlier_tokens[:-1] if earlier_tokens[-1] == step.tree.tokens[0] else []), *path]
 
 
 def _word(trace: DecodeTrace, before: list[int], token: int, after: Iterable[int]) -> str:

@@ -149,18 +149,18 @@ def _why(one: Example) -> Answered:
 
 def _chain(one: Example) -> Answered:
     step, wrong = one.step, one.refused
-    kept = len(step.emitted_nodes)
+    accepted = len(step.emitted_nodes)
     depth = step.tree.depths()
-    behind = sum(depth[node] > depth[wrong] for node in range(1, len(step.tree)))
-    text = f" (“{path_text(one.trace, step, step.emitted_nodes[-1], kept)}”)" if kept else ""
+    after = sum(depth[node] > depth[wrong] for node in range(1, len(step.tree)))
+    text = f" (“{path_text(one.trace, step, step.emitted_nodes[-1], accepted)}”)" if accepted else ""
     return Answered(
         plain(
             f"The small model guessed {counted(step.tree.drafted, 'word', True)} in a row, each after the one before."
             " How many of them may stay?"
         ),
-        [["", f"{spelled(kept).capitalize()}{text}. Then it guessed "], ["refused", one.word(wrong)],
+        [["", f"{spelled(accepted).capitalize()}{text}. Then it guessed "], ["refused", one.word(wrong)],
          ["", f"{one.chance(wrong)} where the large model writes "], ["large", one.own], ["", "."]],
-        f"The {counted(behind, 'guess', True)} behind it followed a text that will never be." if behind else "",
+        f"The {counted(after, 'guess', True)} behind it followed a text that will never be." if after else "",
     )  # fmt: skip
 
 
@@ -199,12 +199,12 @@ def _doubt(one: Example) -> Answered:
 
 
 def _tree(one: Example) -> Answered:
-    first, *others = family_of(one.step, one.fork)
-    taken = next((node for node in one.step.emitted_nodes if node in others), others[0])
+    first, *siblings = family_of(one.step, one.fork)
+    taken = next((node for node in one.step.emitted_nodes if node in siblings), siblings[0])
     return Answered(
         [["", "One line of guesses would have gone on with "], ["b", one.word(first)], ["num", one.chance(first)],
          ["", ", the first choice. What did the tree do?"]],
-        [["", f"It followed {spelled(1 + len(others))} words. The large model wants "], ["small", one.word(taken)],
+        [["", f"It followed {spelled(1 + len(siblings))} words. The large model wants "], ["small", one.word(taken)],
          ["", f", which is in the tree, so this pass still brings {counted(len(one.step.emitted), 'token', True)}."]],
         asked={"name": "trunk"},
     )  # fmt: skip
@@ -225,13 +225,13 @@ def _pass(one: Example) -> Answered:
 
 
 def _cache(one: Example) -> Answered:
-    columns, kept = len(one.step.tree), len(one.step.verification.path)
+    columns, accepted = len(one.step.tree), len(one.step.verification.path)
     return Answered(
         plain(
             f"That pass left {columns} columns in the large model’s cache: the root and {columns - 1} guesses."
             " Which of them may stay?"
         ),
-        plain(f"{kept} of {columns}: the accepted branch. They move together, and the rest is overwritten."),
+        plain(f"{accepted} of {columns}: the accepted branch. They move together, and the rest is overwritten."),
         f"{one.own}, the large model’s own word, has no column yet: it is the next root.",
         asked={"name": "done"}, shown={"name": "done", "cache": True}, keys=(MARKS, ("kept", "dropped")),
         phases=("keep", "keep"),

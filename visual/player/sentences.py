@@ -157,13 +157,13 @@ def accept_words(trace: DecodeTrace, step: StepTrace) -> Words:
         say: Segments = [["", "The large model writes "], ["large", quoted(own)], ["", "."]]
         return Words(say, [], say)
     fork, ending = _fork(trace, step), _ending(trace, step)
-    kept = len(step.emitted_nodes)
-    stay = f"{counted(kept, 'guess', True)} stay{'s' if kept == 1 else ''}"
+    accepted = len(step.emitted_nodes)
+    stay = f"{counted(accepted, 'guess', True)} stay{'s' if accepted == 1 else ''}"
     if fork:
         say = [*fork, ["", f" {stay.capitalize() if text_of(fork).endswith('.') else stay}."]]
         return Words(say, ending, [*fork, ["", f" {stay.capitalize()}."]])
-    if kept == step.tree.drafted and kept > 1:
-        say = plain(f"All {counted(kept, 'guess', True)} agree with the large model and stay.")
+    if accepted == step.tree.drafted and accepted > 1:
+        say = plain(f"All {counted(accepted, 'guess', True)} agree with the large model and stay.")
         return Words(say, ending, say)
     return Words([*ending, ["", f" {stay.capitalize()}."]], [], ending)
 
@@ -233,9 +233,10 @@ def keep_words(trace: DecodeTrace, step: StepTrace) -> Words:
     through = saved_tokens(step)
     if through:
         say.append(["", f" {counted(through, 'token', True).capitalize()} came through a second branch."])
-    kept, all_columns = len(step.verification.path), len(step.tree)
+    accepted, all_columns = len(step.verification.path), len(step.tree)
     more = (
-        f"The cache keeps {kept} of {all_columns} columns of this pass: the accepted branch. The rest is overwritten."
+        f"The cache keeps {accepted} of {all_columns} columns of this pass: the accepted branch."
+        " The rest is overwritten."
     )
     return Words(say, plain(more), say)
 

@@ -84,7 +84,7 @@ class Tour:
         at, trace = first_position(self.together, self.number), self.alone
         labels = [token_label(trace, token, 12) for token in trace.token_ids[max(1, at - SHOWN_PASSES) : at]]
         first = at - len(labels)
-        items = [[label, f"pass {first + place}"] for place, label in enumerate(labels)]
+        items = [[label, f"pass {first + index}"] for index, label in enumerate(labels)]
         passes = counted(len(trace.steps), "pass")
         text = (
             "The large model writes one word per pass, and for every pass it fetches all its weights again."
@@ -138,8 +138,8 @@ class Tour:
         short: Segments = plain("Beside each guess: the large model’s own word.")
         if lit:
             say.append(["", " For "])
-            for place, node in enumerate(lit):
-                joint = "" if not place else " and " if place == len(lit) - 1 else ", "
+            for index, node in enumerate(lit):
+                joint = "" if not index else " and " if index == len(lit) - 1 else ", "
                 say += [["", joint], ["large", quoted(word_at(self.together, self.step, node))]]
             say.append(["", " it needed the picture."])
             short.append(["", f" {spelled(len(lit)).capitalize()} of them need the picture."])
@@ -149,8 +149,8 @@ class Tour:
 
     def _same(self) -> Beat:
         words = headline(self.alone, self.together, "finished", live=False)
-        kept, brought = len(self.step.emitted_nodes), len(self.step.emitted)
-        more: Segments = [["", f"{spelled(kept).capitalize()} guesses agree and stay, "]]
+        agreed, brought = len(self.step.emitted_nodes), len(self.step.emitted)
+        more: Segments = [["", f"{spelled(agreed).capitalize()} guesses agree and stay, "]]
         if not self.step.bonus_unused:
             own = token_label(self.together, self.step.verification.bonus_token)
             more.append(["", f"{'the full stop' if own == '.' else quoted(own)} comes free: "])

@@ -54,15 +54,15 @@ class StepTree:
         """Verdict on each node; a guess is judged where its parent is on the emitted path."""
         taken = set(self.step.emitted_nodes)
         judged = set(self.step.verification.path[: len(self.step.emitted)])
-        found: list[Verdict] = ["root"]
+        result: list[Verdict] = ["root"]
         for node, parent in enumerate(self.parents[1:], start=1):
             if node == self.own:
-                found.append("own")
+                result.append("own")
             elif node in taken:
-                found.append("accepted")
+                result.append("accepted")
             else:
-                found.append("refused" if parent in judged else "unreached")
-        return tuple(found)
+                result.append("refused" if parent in judged else "unreached")
+        return tuple(result)
 
     @cached_property
     def ended(self) -> tuple[bool, ...]:

@@ -52,7 +52,7 @@ class Operator(nn.Module, ABC):
     commutes = False
     """It may be computed before a linear product as well as after it, with fewer rows to multiply."""
 
-    def kept(self, slots: int) -> int:
+    def output_length(self, slots: int) -> int:
         """Return the number of entries that it makes of a run."""
         return min(slots, self._count(slots))
 
@@ -206,9 +206,9 @@ class Compressor(nn.Module):
 
     def operator(self, name: OperatorName) -> Operator:
         """Return the operator of a name."""
-        found = self.operators[name]
-        assert isinstance(found, Operator)
-        return found
+        chosen = self.operators[name]
+        assert isinstance(chosen, Operator)
+        return chosen
 
     def choose(self, question: Tensor | None) -> dict[OperatorName, Tensor | None]:
         """Return the operators that a prompt's pictures go through, with the logarithm of their weight, if any.

@@ -235,7 +235,7 @@ class FusedLayer(nn.Module):
             _stack_weights(mlp.gate_proj, mlp.up_proj),
             mlp.down_proj.weight.data.t(),
         )
-        self.held = nn.ParameterList(nn.Parameter(weight, requires_grad=False) for weight in weights)
+        self.sources = nn.ParameterList(nn.Parameter(weight, requires_grad=False) for weight in weights)
         self.weights = _raw(self)
         self.register_load_state_dict_post_hook(_refresh)
 
@@ -299,7 +299,7 @@ class FusedLayer(nn.Module):
 
 def _raw(layer: FusedLayer) -> tuple[Tensor, ...]:
     """Return the layer's weights as plain tensors: looking up a module's parameter takes as long as an addition."""
-    return tuple(weight.data for weight in layer.held)
+    return tuple(weight.data for weight in layer.sources)
 
 
 def _refresh(layer: FusedLayer, _: object) -> None:

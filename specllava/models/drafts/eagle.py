@@ -383,8 +383,8 @@ class FeatureDraft(PreTrainedModel):
         """Ids that its own head scores, ``[draft vocabulary]``; ``None`` for all of the target's."""
         if not self.config.own_head or len(self.d2t) == self.config.vocab_size:
             return None
-        found: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
-        return found
+        target_ids: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+        return target_ids
 
     def _fuse_states(self, states: Tensor) -> Tensor:
         """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""

@@ -61,12 +61,12 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
         own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
         return own
     sizes = _sizes(checkpoint.name, settings)
-    kept = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
+    given_sizes = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     if not {LAYER_CONFIG, "eagle_config", "draft_vocab_size"}.isdisjoint(settings):  # EAGLE-3, most likely
         named = settings.get(AUX_LAYERS) or _eagle_config(settings).get(AUX_LAYERS)
         states = [0] * (len(named) if isinstance(named, list) else 3)
-        kept |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
-    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **kept}, vocab_size=text.vocab_size)
+        given_sizes |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
+    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **given_sizes}, vocab_size=text.vocab_size)
 
 
 def load_feature_draft(
@@ -218,8 +218,8 @@ def _check_unread(name: str, settings: Mapping[str, Any], layers: int) -> None:
 
 def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of the settings that SpecForge, SGLang and NVIDIA write for an EAGLE-3 head."""
-    found = settings.get("eagle_config")
-    return found if isinstance(found, Mapping) else {}
+    detected = settings.get("eagle_config")
+    return detected if isinstance(detected, Mapping) else {}
 
 
 def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
@@ -257,14 +257,14 @@ def plain_name(name: str) -> str:
 
 
 def _format(name: str, weights: Mapping[str, Tensor], asked: DraftFormat | None) -> DraftFormat:
-    found: DraftFormat = "eagle"
+    detected: DraftFormat = "eagle"
     if HIDDEN_NORM in weights:
-        found = "eagle3"
+        detected = "eagle3"
     elif any(one.startswith("imadpt.") for one in weights):
-        found = "vispec"
-    if asked is None or asked == found or (asked, found) == ("msd", "eagle"):
-        return asked or found
-    raise ValueError(f"{name} has the keys of format {found}, not of {asked}: leave --draft-format out")
+        detected = "vispec"
+    if asked is None or asked == detected or (asked, detected) == ("msd", "eagle"):
+        return asked or detected
+    raise ValueError(f"{name} has the keys of format {detected}, not of {asked}: leave --draft-format out")
 
 
 def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[int]:
@@ -331,9 +331,9 @@ def _check_vocabulary(
     own, mapped = int(config.draft_vocab_size or size), weights.get("d2t")
     if config.format != "eagle3":
         return
-    said = sizes.get("draft_vocab_size")
-    if config.own_head and said is not None and own != said:
-        raise ValueError(f"{name} has draft_vocab_size {said} in config.json, and {own} rows in lm_head.weight")
+    declared = sizes.get("draft_vocab_size")
+    if config.own_head and declared is not None and own != declared:
+        raise ValueError(f"{name} has draft_vocab_size {declared} in config.json, and {own} rows in lm_head.weight")
     if not config.own_head and (mapped is not None or int(sizes.get("draft_vocab_size") or size) < size - PADDING):
         raise ValueError(f"{name} lacks lm_head.weight: the target's head would score all {size} tokens, not its own")
     if mapped is None and own < size - PADDING:

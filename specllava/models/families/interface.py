@@ -86,7 +86,7 @@ class Family(ABC):
     target: type[PreTrainedModel]
     processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
     sees: ClassVar[bool] = True  # it reads pictures
-    way_to_draft: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
+    draft_advice: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
     position_rows: ClassVar[int] = 1  # of position ids per token
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others

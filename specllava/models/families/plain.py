@@ -50,8 +50,8 @@ class Plain(Family):
     def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
         """Return the embeddings of one picture's slots, ``[slots, hidden]``."""
         pooled = model.model.get_image_features(**picture, return_dict=True).pooler_output
-        found: Tensor = pooled if isinstance(pooled, Tensor) else torch.cat(list(pooled))
-        return found.flatten(0, -2)
+        joined: Tensor = pooled if isinstance(pooled, Tensor) else torch.cat(list(pooled))
+        return joined.flatten(0, -2)
 
     def stack(self, pictures: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(pictures)
@@ -150,7 +150,7 @@ class TextFamily(Family):
     """Language models of one class: every prompt is a text."""
 
     sees = False
-    way_to_draft = "name a smaller language model of the same tokens with --draft"
+    draft_advice = "name a smaller language model of the same tokens with --draft"
 
     def __init__(self, config: PretrainedConfig) -> None:
         self.name, self.target = config.model_type, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
