@@ -32,9 +32,9 @@ from specllava.models.images import open_image
 from specllava.models.options import DTypeName
 from specllava.models.presets import Preset, preset_named, presets
 from visual.page.page import build_page
+from visual.page.run import lent_race
 from visual.page.serve import give_back_freed_memory, serve
 from visual.page.state import PageState
-from visual.page.zero_gpu import lent_race
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
 

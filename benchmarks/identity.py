@@ -42,9 +42,8 @@ from recipes.toy.scene import sample_scene
 from specllava.cli.options import write_json
 from specllava.config import RULES, DecodingConfig
 from specllava.metrics import compare, summarise
-from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava, fuse
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
-from specllava.models.drafts.fused import fuse
 from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane

@@ -32,11 +32,11 @@ from benchmarks.shared.guessing import (
     write_rates,
 )
 from specllava.config import DecodingConfig
-from specllava.grounding import blank_picture
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
 from specllava.prompt import Prompt, with_draft_prompt
 from specllava.question import Question
+from specllava.scoring import blank_picture
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats

@@ -74,11 +74,6 @@ class RunTotals:
         return _ratio(self.step_tokens, self.decode_seconds)
 
     @property
-    def end_to_end_seconds_per_token(self) -> float:
-        """Seconds per token with the prefill in it."""
-        return _ratio(self.decode_seconds + self.prefill_seconds, self.tokens)
-
-    @property
     def seconds_per_pass(self) -> float:
         """Seconds of one pass of the target that verifies, whatever its number of tokens."""
         return _ratio(self.verify_seconds, self.target_passes)

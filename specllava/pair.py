@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any, Unpack
 
 import torch
@@ -52,6 +53,7 @@ from specllava.trace import (
 NODES = (60, 40, DecodingConfig().nodes)  # defaults on a GPU that are tried; 60 is EAGLE-2's for a 7B target
 AFFORDABLE = 1.2  # times the seconds of a pass over one token
 TIMED = 8  # passes
+LOADING = Lock()  # transformers swaps functions and the default dtype of a process while it loads a model
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
 
@@ -130,7 +132,8 @@ class Pair:
         """
         name = name or Checkpoint.at(target).name
         chosen = LoadOptions(**options)
-        loaded = load_target(name, target, draft, chosen, tell)
+        with LOADING:
+            loaded = load_target(name, target, draft, chosen, tell)
         check_settings(loaded.model.generation_config)
         models = (loaded.model, None, loaded.processor)
         pair = cls(
@@ -158,7 +161,8 @@ class Pair:
             ValueError: no model there, or one that does not fit the target.
         """
         reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
-        loaded = load_draft(draft, self.target, self.processor, reading, tell)
+        with LOADING:
+            loaded = load_draft(draft, self.target, self.processor, reading, tell)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         pair = replace(self, **drafting)
         if "engines" in vars(self):

@@ -18,8 +18,8 @@ from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.models.language_model import parse_device
 from specllava.models.loading import check_pair
+from specllava.models.memory import kept_whole
 from specllava.models.presets import presets
-from specllava.models.quantization import kept_whole
 from specllava.pair import Pair
 from specllava.prompt import merge_features
 

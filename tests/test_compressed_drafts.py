@@ -27,10 +27,10 @@ from specllava.config import DecodingConfig
 from specllava.engine.decoders import entry_labels, prompt_entries
 from specllava.engine.pool import KVCaches
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.drafts.compressor import KINDS, CompressorConfig, CompressorKind, OperatorName
 from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.eagle_checkpoint import load_feature_draft
+from specllava.models.options import KINDS, CompressorConfig, CompressorKind, OperatorName
 from specllava.pair import Pair
 from specllava.prompt import Label, Prompt, kept_slots, merge_features
 

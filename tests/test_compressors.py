@@ -13,16 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specllava.models.drafts.compressor import (
-    KINDS,
-    Compressor,
-    CompressorConfig,
-    Operator,
-    OperatorName,
-    build_operator,
-    segments_of,
-)
+from specllava.models.drafts.compressor import Compressor, Operator, build_operator, segments_of
 from specllava.models.drafts.eagle import FeatureDraftConfig
+from specllava.models.options import KINDS, CompressorConfig, OperatorName
 
 WIDTH, HEADS = 24, 3
 

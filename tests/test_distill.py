@@ -51,11 +51,12 @@ from specllava.distill.rows import Row, UnusableRowError, count_reasons, load_ro
 from specllava.distill.validate import cast_weights, validate_draft
 from specllava.metrics import summarise
 from specllava.models.checkpoint import Checkpoint
-from specllava.models.drafts.compressor import KINDS as COMPRESSORS
-from specllava.models.drafts.compressor import CompressorConfig, add_compressor
+from specllava.models.drafts.compressor import add_compressor
 from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.loading import draft_class
+from specllava.models.options import KINDS as COMPRESSORS
+from specllava.models.options import CompressorConfig
 from specllava.pair import Pair
 from specllava.prompt import kept_slots
 from specllava.scoring import draft_log_probs

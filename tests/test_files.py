@@ -26,12 +26,11 @@ from specllava.files import write_whole
 from specllava.models.images import open_image
 from specllava.race_file import race_json
 from specllava.trace import DecodeTrace
-from visual.player import bounds, recorded, saved_page
+from visual.player import recorded, saved_page
 from visual.player.frames import data_address, race_frames
-from visual.player.labels import token_label
+from visual.player.labels import path_text, token_label
 from visual.player.recorded import Recorded, read_recorded
 from visual.player.saved_page import STATIC
-from visual.player.whole_words import path_text
 
 LANES = synthetic_race(1)
 HOSTILE = {
@@ -264,7 +263,7 @@ def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr(bounds, "MAX_STEPS", 5)
+    monkeypatch.setattr(recorded, "MAX_STEPS", 5)
     assert "target_only has 63 steps, and at most 5 can be shown" in refusal(path)
     monkeypatch.setattr(recorded, "MAX_BYTES", 1000)
     assert "and at most 1,000 are read" in refusal(path)

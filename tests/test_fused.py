@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine
-from specllava.models.drafts.fused import FusedLayer, fuse
+from specllava.models.drafts.draft_vlm import FusedLayer, fuse
 
 CAPACITY = 64
 

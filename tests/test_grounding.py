@@ -17,8 +17,8 @@ from support.visual_traces import synthetic_grounding
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.config import DecodingConfig
-from specllava.grounding import GRID, WINDOW, ground
 from specllava.pair import Pair
+from specllava.scoring import GRID, WINDOW, ground
 from specllava.trace import DecodeTrace, Grounding
 from visual.player.frames import grounding_of
 

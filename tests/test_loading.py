@@ -31,9 +31,8 @@ from specllava.models.drafts.draft_vlm import save
 from specllava.models.families.family import FAMILIES
 from specllava.models.families.interface import Family
 from specllava.models.language_model import LANGUAGE_MODELS
-from specllava.models.memory import estimate, size_of
+from specllava.models.memory import estimate, quantization_config, size_of
 from specllava.models.presets import draft_hint, presets
-from specllava.models.quantization import quantization_config
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -276,7 +275,7 @@ def test_two_threads_load_one_after_the_other(root: Path, monkeypatch: pytest.Mo
         thread.start()
     for thread in threads:
         thread.join()
-    assert most[0] == 1 and PreTrainedModel.tie_weights is tie
+    assert most[0] == 1 and PreTrainedModel.tie_weights is tie and torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize("padding", range(0, 64, 8))
@@ -549,7 +548,7 @@ def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.Monkey
     for scheme in ("int8", "int4"):
         line = complaint(lambda scheme=scheme: quantization_config(scheme, cpu))
         assert line == f"quantization {scheme} needs a GPU, the device is cpu: leave --quantization out"
-    monkeypatch.setattr("specllava.models.quantization.find_spec", lambda name: None)
+    monkeypatch.setattr("specllava.models.memory.find_spec", lambda name: None)
     line = complaint(lambda: quantization_config("int8", torch.device("cuda")))
     assert line == 'quantization int8 needs bitsandbytes, which is not installed: pip install bitsandbytes'
     assert "unknown quantization 'int2'" in complaint(lambda: quantization_config("int2", cpu))

@@ -90,7 +90,6 @@ def test_summary_of_one_run():
     assert summary.acceptance == pytest.approx(2 / 5)
     assert summary.seconds_per_token == pytest.approx(0.8 / 5)
     assert summary.tokens_per_second == pytest.approx(5 / 0.8)
-    assert summary.end_to_end_seconds_per_token == pytest.approx(2.8 / 6)
 
 
 def test_runs_are_pooled_total_over_total():
@@ -132,7 +131,7 @@ def test_a_draft_that_is_never_right_is_reported_after_32_passes(drafter, passes
 def test_nothing_measured_is_not_a_number():
     nothing = summarise([])
     assert (nothing.runs, nothing.tokens) == (0, 0)
-    for value in (nothing.tau, nothing.acceptance, nothing.seconds_per_token, nothing.end_to_end_seconds_per_token):
+    for value in (nothing.tau, nothing.acceptance, nothing.seconds_per_token):
         assert math.isnan(value)
 
 

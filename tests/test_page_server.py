@@ -19,15 +19,13 @@ from support.visual_traces import FakeBackend, synthetic_recorded
 from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
 from specllava.trace import NO_DRAFT
-from visual.page import chats as chats_module
-from visual.page.chats import LOST, NONE_YET, Chats
+from visual.page import state as chats_module
 from visual.page.handlers import Handlers
 from visual.page.measure import Comparison, Row, compared, comparison_words, questions, run_views
-from visual.page.run import Asked, RaceFrames, lanes_config, run_frames
+from visual.page.run import Asked, RaceFrames, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
 from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
-from visual.page.state import PageState, Runs
-from visual.page.zero_gpu import granted, lent_race
+from visual.page.state import LOST, NONE_YET, Chats, PageState, Runs
 from visual.player.frames import FrameList, race_frames
 from visual.player.recorded import Recorded
 
@@ -273,7 +271,7 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
 
 def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
     race = synthetic_recorded(tmp_path, 1)[0]
-    about, reach, _, doubt, _, rows, _ = run_views(race_frames(race))
+    about, reach, _, doubt, _, rows = run_views(race_frames(race))
     drafted = sum(step.tree.drafted for step in race.lead.steps)
     assert f"{drafted} guesses" in reach and doubt.startswith("Sure (up to 0.3 nats)") and "Describe" in about
     nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)

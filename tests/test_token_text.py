@@ -15,11 +15,10 @@ from specllava.token_text import TextJoiner, byte_text, join_texts, shorten_byte
 from specllava.trace import DecodeTrace
 from specllava.tree import DraftTree
 from visual.player.frames import race_frames
-from visual.player.labels import token_label
+from visual.player.labels import path_text, token_label, word_after, word_at
 from visual.player.recorded import Recorded
 from visual.player.sentences import accept_words, node_words, text_of
 from visual.player.tree import StepTree
-from visual.player.whole_words import path_text, word_after, word_at
 
 TEXTS = ("你好 😀 naïve", "👩‍👩‍👧 ok", "a\n€ b", "Ω", "\ufffd")
 

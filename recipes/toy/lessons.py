@@ -24,13 +24,13 @@ from recipes.toy.lesson_texts import LESSONS
 from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.config import DecodingConfig
-from specllava.grounding import ground
 from specllava.metrics import speedup, summarise
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.presets import preset_named
 from specllava.pair import Pair
 from specllava.prompt import with_draft_prompt
 from specllava.race_file import race_json
+from specllava.scoring import ground
 from specllava.spec_decode.loop import Lane
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 

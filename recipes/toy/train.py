@@ -28,9 +28,10 @@ from recipes.toy.vision import SceneBatches, ToyVisionTower, tower_accuracy, tow
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.new_draft import training_draft
 from specllava.distill.train import distil, fit
-from specllava.models.drafts.compressor import CompressorConfig, add_compressor
+from specllava.models.drafts.compressor import add_compressor
 from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
+from specllava.models.options import CompressorConfig
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach

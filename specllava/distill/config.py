@@ -15,8 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from specllava.config import DecodingConfig
-from specllava.models.drafts.compressor import CompressorKind
-from specllava.models.options import DTypeName
+from specllava.models.options import CompressorKind, DTypeName
 
 
 @plain_dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from specllava.distill.config import DistillConfig
 from specllava.distill.data import RowBatches
 from specllava.files import check_free
 from specllava.models.checkpoint import Checkpoint, Source
-from specllava.models.drafts.compressor import CompressorConfig, add_compressor
+from specllava.models.drafts.compressor import add_compressor
 from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, save, saved_beside
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, read_feature_draft
@@ -29,6 +29,7 @@ from specllava.models.language_model import (
     language_model_class,
 )
 from specllava.models.loading import differences, draft_class
+from specllava.models.options import CompressorConfig
 from specllava.models.tokens import check_tokens, resize_vocabulary
 from specllava.pair import Pair
 from specllava.prompt import projector_weights

@@ -300,9 +300,7 @@ def fit(
         mininterval=2.0, disable=not accelerator.is_main_process,
     )  # fmt: skip
     for step, group in enumerate(bar, first):
-        # What a loss draws depends on step and process alone, so a resumed run draws what an unbroken one would.
-        share = accelerator.num_processes
-        torch.manual_seed((config.seed * STRIDE + step) * share + accelerator.process_index)
+        _seed(config, step, accelerator)
         rate = float(scheduler.get_last_lr()[0])
         means = _accumulate_gradients(module, group, batch_weight, accelerator, log)
         if not math.isfinite(means["loss"]):
@@ -319,6 +317,11 @@ def fit(
         if done == config.steps or done % config.checkpoint_every == 0:
             _save_checkpoint(directory, accelerator, done, log, parts)
     return log
+
+
+def _seed(config: LoopConfig, step: int, accelerator: Accelerator) -> None:
+    """Seed what a loss draws by step and process alone, so that a resumed run draws what an unbroken one would."""
+    torch.manual_seed((config.seed * STRIDE + step) * accelerator.num_processes + accelerator.process_index)
 
 
 class _LossModule(nn.Module):

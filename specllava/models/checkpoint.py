@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, TypeVar
 
 import torch
@@ -104,7 +103,6 @@ def check_weights_there(directory: Path, listed: Collection[str]) -> None:
 Source = str | Path
 Read = TypeVar("Read")
 log = logging.getLogger(__name__)
-LOADING: Final = Lock()  # transformers swaps functions of all models while it loads one, and two at once leave them so
 ADAPTER: Final = "adapter_config.json"
 SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")  # and a revision of it
@@ -228,7 +226,7 @@ class Checkpoint:
         """
         self._read(lambda: [self._types(file) for file in self._files()])  # one that is cut off is refused
         loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-        with LOADING, _no_report():
+        with _no_report():
             model, found = self._read(
                 lambda: build.from_pretrained(self.name_or_path, **loading, **options, **self._rules)
             )

@@ -10,10 +10,9 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from specllava.models.checkpoint import Checkpoint, Source
-from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, vision_source
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, fuse, vision_source
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, load_feature_draft, sizes_of
-from specllava.models.drafts.fused import fuse
 from specllava.models.families.family import FAMILIES, family_of, find_family, known_families, shared_tower_of
 from specllava.models.families.interface import Family, SharedTower
 from specllava.models.language_model import (
@@ -24,9 +23,8 @@ from specllava.models.language_model import (
     language_model_class,
     parse_device,
 )
-from specllava.models.memory import Build, check_memory, estimate, without_storage
+from specllava.models.memory import Build, check_memory, estimate, kept_whole, quantization_config, without_storage
 from specllava.models.options import DraftReading, LoadOptions
-from specllava.models.quantization import kept_whole, quantization_config
 from specllava.models.tokens import check_tokens, eos_token_ids, resize_vocabulary, use_template
 
 INIT = 'run "specllava draft init"'

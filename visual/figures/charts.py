@@ -6,20 +6,43 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import plotly.graph_objects as go
 
 from specllava.metrics import JudgedNode, Outcome, judged_nodes
 from specllava.trace import DecodeTrace
-from visual.figures import theme
-from visual.figures.chart import panel
 from visual.player.labels import counted
+
+ACCEPTED: Final = "#0072B2"
+REJECTED: Final = "#D55E00"
+TARGET: Final = "#009E73"
+SAVED: Final = "#CC79A7"
+QUIET: Final = "#8b9096"  # legible on light and dark alike
+
+
+LEGEND: dict[str, Any] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
+
+
+def panel(across: str, up: str | None) -> go.Figure:
+    """Make an empty figure with named axes, legible on light and dark."""
+    figure = go.Figure()
+    figure.update_layout(
+        template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hoverlabel={"namelength": -1},
+        font={"size": 13, "color": QUIET, "family": "system-ui, sans-serif"},
+        margin={"l": 52, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
+    )  # fmt: skip
+    figure.update_xaxes(fixedrange=True, zeroline=False, showgrid=False, linecolor=QUIET)
+    figure.update_yaxes(fixedrange=True, zeroline=False, gridcolor="rgba(139,144,150,0.25)", rangemode="tozero")
+    return figure
+
 
 UNSURE = 0.3  # nats, above which a draft is called unsure
 ROWS: dict[Outcome, tuple[str, str, str]] = {  # what the row says, colour, marker
-    "favourite": ("first choice right", theme.ACCEPTED, "circle"),
-    "saved": ("another branch right", theme.ACCEPTED, "circle-open"),
-    "missed": ("none right", theme.REJECTED, "square-x-open"),
+    "favourite": ("first choice right", ACCEPTED, "circle"),
+    "saved": ("another branch right", ACCEPTED, "circle-open"),
+    "missed": ("none right", REJECTED, "square-x-open"),
 }
 
 
@@ -31,11 +54,11 @@ def reach_chart(trace: DecodeTrace) -> go.Figure:
     figure = panel("guesses ahead", "steps")
     figure.add_bar(
         x=ahead, y=[sum(depth >= reach for depth in deepest) for reach in ahead], name="guessed",
-        marker={"color": "rgba(0,0,0,0)", "line": {"color": theme.QUIET, "width": 1.5}},
+        marker={"color": "rgba(0,0,0,0)", "line": {"color": QUIET, "width": 1.5}},
     )  # fmt: skip
     figure.add_bar(
         x=ahead, y=[sum(length >= reach for length in accepted) for reach in ahead], name="accepted",
-        marker={"color": theme.ACCEPTED},
+        marker={"color": ACCEPTED},
     )  # fmt: skip
     return figure.update_layout(barmode="overlay", height=260)
 
@@ -79,7 +102,7 @@ def doubt_chart(doubts: Doubts) -> go.Figure:
         )  # fmt: skip
     names = [name for name, _, _ in ROWS.values()]
     figure.update_yaxes(tickvals=[0, -1, -2], ticktext=names, rangemode="normal", range=[-2.6, 0.6], showgrid=False)
-    figure.add_vline(UNSURE, line={"dash": "dot", "color": theme.QUIET})
+    figure.add_vline(UNSURE, line={"dash": "dot", "color": QUIET})
     return figure.update_layout(height=260, margin={"l": 150})
 
 
@@ -107,8 +130,8 @@ def speed_chart(rows: Sequence[tuple[str, float, float, float]]) -> go.Figure:
             else {"type": "data", "symmetric": False, "array": [high - value], "arrayminus": [value - low]}
         )
         figure.add_scatter(
-            x=[value], y=[name], mode="markers", marker={"color": theme.ACCEPTED, "size": 11}, error_x=arms, name=name
+            x=[value], y=[name], mode="markers", marker={"color": ACCEPTED, "size": 11}, error_x=arms, name=name
         )
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False, rangemode="normal")
-    figure.add_vline(1, line={"dash": "dot", "color": theme.QUIET})
+    figure.add_vline(1, line={"dash": "dot", "color": QUIET})
     return figure.update_layout(height=90 + 34 * max(1, len(rows)), margin={"l": 190})

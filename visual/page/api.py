@@ -23,7 +23,7 @@ from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from visual.page.run import COMPUTE, lanes_config, log_run, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, make_config
 from visual.page.state import PageState
-from visual.player.bounds import check_question
+from visual.player.recorded import check_question
 
 Answer = dict[str, Any]
 Options = dict[str, Any]

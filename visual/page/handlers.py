@@ -180,7 +180,7 @@ class Handlers:
 
     def needed(self, request: gr.Request) -> Generator[Any]:
         """Measure which words of the run on the stage needed the picture."""
-        from specllava.grounding import ground
+        from specllava.scoring import ground
 
         dialogue, measured = self.state.chats.held(request.session_hash or ""), None
         try:

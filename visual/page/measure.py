@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
@@ -187,9 +185,8 @@ def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
                 nodes = gr.Dataframe(
                     first[5], headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False
                 )
-            files = gr.DownloadButton("Run as JSON", size="sm", visible=False)
     _pays()
-    shown = [about, reach_line, reach, doubt_line, doubt, nodes, files]
+    shown = [about, reach_line, reach, doubt_line, doubt, nodes]
 
     def this_run(frames: list[str] | None) -> tuple[Any, ...]:
         return run_views(frames or [])
@@ -206,17 +203,15 @@ def run_views(frames: Sequence[str]) -> tuple[Any, ...]:
         document = json.loads(end)["file"]
         trace = recorded_race("run", document.encode()).turns[-1].lead
     if trace is None or not any(step.tree.drafted for step in trace.steps):
-        return "## This run\nOf the run on the stage.", "", None, "", None, [], gr.update(visible=False)
+        return "## This run\nOf the run on the stage.", "", None, "", None, []
     doubts = Doubts.of([trace])
     rows = [
         (number, depth, text, _two(small), _two(nats), _two(large), choice, verdict)
         for number, _, _, depth, _, text, verdict, small, nats, large, _, choice, _ in node_rows(trace)
     ]
-    file = Path(tempfile.mkdtemp(prefix="specllava-")) / "run.json"
-    file.write_text(document, encoding="utf-8")
     return (
         f"## This run\n{_plain(trace.prompt)[:200]}", reach_words(trace), reach_chart(trace), doubt_words(doubts),
-        doubt_chart(doubts), rows, gr.update(value=str(file), visible=True),
+        doubt_chart(doubts), rows,
     )  # fmt: skip
 
 
@@ -272,13 +267,6 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     def halt(request: gr.Request) -> None:
         state.runs.stop(session_of(request))
 
-    def open_row(event: gr.SelectData, races: list[str]) -> Any:
-        row = event.index[0] if isinstance(event.index, list | tuple) else event.index
-        if not isinstance(row, int) or not 0 <= row < len(races):
-            raise gr.Error("This run is no longer kept.", print_exception=False)
-        race = recorded_race("compared", races[row].encode())
-        return race_frames(race, "run of a comparison", [None])
-
     outputs = [words, table, chart, doubt_line, doubt, kept]
     values = [ticket, inputs.picture, inputs.question, kind, knob, scope, *controls]
     begun = start.click(ask, None, [ticket, start, stop], **QUICK)
@@ -288,9 +276,17 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     )  # fmt: skip
     computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
     stop.click(halt, None, None, **QUICK)
-    table.select(open_row, kept, inputs.player, **QUICK).then(
+    table.select(_open_row, kept, inputs.player, **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
+
+
+def _open_row(event: gr.SelectData, races: list[str]) -> Any:
+    """Return the frames of the race whose row was chosen."""
+    row = event.index[0] if isinstance(event.index, list | tuple) else event.index
+    if not isinstance(row, int) or not 0 <= row < len(races):
+        raise gr.Error("This run is no longer kept.", print_exception=False)
+    return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
 
 
 def _views(

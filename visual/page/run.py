@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import gradio as gr
 from pydantic import ValidationError
@@ -21,8 +21,12 @@ from specllava.metrics import summarise, unused_draft
 from specllava.models.images import open_image
 from specllava.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
 from visual.page.state import PageState, RunState
-from visual.player.bounds import check_question
 from visual.player.frames import Ending, FrameList, data_address
+from visual.player.recorded import check_question
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
+
 
 log = logging.getLogger("specllava.page")
 RUN_LOG = logging.getLogger("specllava.runs")
@@ -205,3 +209,31 @@ def log_run(kind: str, outcome: str, seconds: float, traces: Mapping[str, Decode
         totals = summarise([answer])
         line |= {"tokens": totals.tokens, "tau": None if math.isnan(totals.tau) else round(totals.tau, 3)}
     RUN_LOG.info(json.dumps(line))
+
+
+# Estimates for a target of 7 billion parameters in bfloat16, not measured on ZeroGPU.
+START: Final = 6.0  # seconds until the prompt is read
+TOKEN: Final = 0.07  # seconds of a token in both lanes
+MOST: Final = 60  # seconds that are asked for
+
+
+def granted(path: str | None, question: str, config: DecodingConfig) -> int:
+    """Return the seconds for which a GPU is asked: what is asked for decides whether a visitor may run."""
+    return min(MOST, math.ceil(START + TOKEN * config.max_new_tokens))
+
+
+def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[..., Generator[list[str]]]:
+    """Return a race that runs where a GPU is lent; made in the thread that loaded the pair, before the launch."""
+
+    def race(path: str | None, question: str, config: DecodingConfig) -> Generator[list[str]]:
+        began = time.monotonic()
+        chosen, absent = lanes_config(pair.info, config)
+        images = open_pictures(path, pixels) if pair.sees else ()
+        lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
+        made = FrameList("live run", True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
+        seconds = granted(path, question, config) - START - (time.monotonic() - began)
+        events = pair.race(pair.lane(images, question, chosen).with_target_only())
+        yield from RaceFrames(made, pair.collect, lambda: "on").frames(events, seconds)
+
+    lent: Callable[..., Generator[list[str]]] = gpu(duration=granted)(race)
+    return lent

@@ -1,11 +1,12 @@
-"""Short labels of tokens, and texts of models made safe beside the page's own words."""
+"""Texts of tokens and nodes: labels, and whole words down a branch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from specllava.token_text import begins_inside, shorten_bytes
-from specllava.trace import DecodeTrace
+from specllava.token_text import begins_inside, join_texts, shorten_bytes
+from specllava.trace import DecodeTrace, StepTrace
 
 # Characters that change the direction of the text around them, and so could rewrite the page's own words.
 BIDI_CONTROLS: Final = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "�")
@@ -27,16 +28,6 @@ NUMBERS: Final = (
     "eleven",
     "twelve",
 )
-# Words that carry grammar rather than content, as far as answers about pictures use them.
-FUNCTION_WORDS: Final = frozenset({
-    "a", "all", "also", "an", "and", "any", "are", "as", "at", "be", "been", "behind", "being", "beside",
-    "between", "both", "but", "by", "can", "could", "did", "do", "does", "each", "every", "for", "from", "had",
-    "has", "have", "he", "her", "here", "his", "how", "i", "in", "into", "is", "it", "its", "may", "might",
-    "must", "near", "no", "nor", "not", "of", "off", "on", "one", "onto", "or", "our", "out", "over", "shall",
-    "she", "should", "so", "some", "than", "that", "the", "their", "them", "then", "there", "these", "they",
-    "this", "those", "to", "under", "up", "us", "was", "we", "were", "what", "when", "where", "which", "who",
-    "will", "with", "would", "yes", "you", "your",
-})  # fmt: skip
 
 
 def token_label(trace: DecodeTrace, token: int, max_characters: int = 24) -> str:
@@ -90,3 +81,70 @@ def continues_word(before: str, text: str) -> bool:
 def strip_bidi(text: str) -> str:
     """Replace every character of :data:`BIDI_CONTROLS` in a text by a replacement character."""
     return text.translate(BIDI_CONTROLS)
+
+
+LONGEST_PATH = 80
+LONGEST_WORD = 24
+PIECES = 8  # of one word, in either direction
+
+
+def word_at(trace: DecodeTrace, step: StepTrace, node: int) -> str:
+    """Return the word that a node is part of, with the pieces before it and those that the tree has after it."""
+    tree, accepted = step.tree, set(step.emitted_nodes)
+    children, after, last = tree.children(), list[int](), node
+    while children[last] and len(after) < PIECES:
+        last = min(children[last], key=lambda child: (child not in accepted, -tree.log_probs[child]))
+        after.append(tree.tokens[last])
+    return _word(trace, _before(trace, step, tree.parents[node]), tree.tokens[node], after)
+
+
+def word_after(trace: DecodeTrace, step: StepTrace, node: int, token: int) -> str:
+    """Return the word of the token that the target said after a node, with the pieces that it went on to say."""
+    place = _place(trace, step)
+    after = [piece for later in trace.steps[place + 1 : place + 1 + PIECES] for piece in later.emitted]
+    return _word(trace, _before(trace, step, node), token, after)
+
+
+def path_text(trace: DecodeTrace, step: StepTrace, node: int, words: int = 4) -> str:
+    """Join the last tokens of the branch down to ``node`` as running text that begins with a whole word."""
+    pieces = _before(trace, step, node)
+    start = len(pieces) - min(words, len(step.tree.path(node)))
+    while start and continues_word(trace.texts[pieces[start - 1]], trace.texts[pieces[start]]):
+        start -= 1
+    text = strip_bidi(shorten_bytes(join_texts(trace.texts[token] for token in pieces[start:]))).strip()
+    text = text if len(text) <= LONGEST_PATH else "…" + text[1 - LONGEST_PATH :]
+    return text.lstrip(".,;: ") or text or token_label(trace, step.tree.tokens[node])
+
+
+def _place(trace: DecodeTrace, step: StepTrace) -> int:
+    """Return a step's index in the run; the number of steps where it is not one of them."""
+    return next((place for place, one in enumerate(trace.steps) if one is step), len(trace.steps))
+
+
+def _before(trace: DecodeTrace, step: StepTrace, node: int) -> list[int]:
+    """Return the last tokens of the answer down to a node, the node's own included."""
+    place = _place(trace, step)
+    earlier = trace.steps[max(0, place - PIECES) : place]
+    said = [trace.prefill.first_token, *(token for one in earlier for token in one.emitted)]
+    path = [step.tree.tokens[n] for n in step.tree.path(node)]
+    return [*(said[:-1] if said[-1] == step.tree.tokens[0] else []), *path]
+
+
+def _word(trace: DecodeTrace, before: list[int], token: int, after: Iterable[int]) -> str:
+    """Return a token's label, with the pieces of its word on both sides."""
+    if token in trace.eos_token_ids:
+        return token_label(trace, token)
+    pieces = [token]
+    for piece in reversed(before[-PIECES:]):
+        if not _joined(trace, piece, pieces[0]):
+            break
+        pieces.insert(0, piece)
+    for piece in after:
+        if not _joined(trace, pieces[-1], piece):
+            break
+        pieces.append(piece)
+    return text_label(join_texts(trace.texts[piece] for piece in pieces), LONGEST_WORD)
+
+
+def _joined(trace: DecodeTrace, before: int, token: int) -> bool:
+    return token not in trace.eos_token_ids and continues_word(trace.texts[before], trace.texts[token])

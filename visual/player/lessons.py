@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from specllava.config import one_line
 from specllava.metrics import pass_ratio, summarise
 from specllava.trace import DecodeTrace, Grounding, StepTrace
-from visual.player.labels import counted, quoted, spelled, token_label
+from visual.player.labels import counted, path_text, quoted, spelled, token_label, word_after, word_at
 from visual.player.recorded import Recorded, read_recorded
 from visual.player.sentences import Segments, Words, family_of, first_doubt, plain, text_of
-from visual.player.whole_words import path_text, word_after, word_at
 
 LESSONS: Final[dict[str, tuple[str, ...]]] = {  # by title: names of what was recorded
     "why a large model is slow": ("why",),

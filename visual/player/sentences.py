@@ -20,14 +20,12 @@ from specllava.metrics import (
     summarise,
 )
 from specllava.trace import NO_DRAFT, DecodeTrace, StepTrace
-from visual.player.labels import counted, quoted, spelled
+from visual.player.labels import counted, path_text, quoted, spelled, word_after, word_at
 from visual.player.tree import StepTree
-from visual.player.whole_words import path_text, word_after, word_at
 
 Segments = list[list[str]]
 TORN = 0.75  # of the draft's favourite: with more it is in no doubt
 LEAST_RIVAL = 0.05  # of the next guess
-LEAST_CLOCK = 0.02  # seconds of a lane, below which its clock is not compared
 SMALL = "The small model"
 VERDICTS = ("large", "accepted", "refused", "never", "alone")
 KEY = {  # words of the legend; an entry appears with its first use

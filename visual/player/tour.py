@@ -8,7 +8,7 @@ from typing import Any
 
 from specllava.metrics import judged_nodes, summarise
 from specllava.trace import DecodeTrace, StepTrace
-from visual.player.labels import counted, quoted, spelled, token_label
+from visual.player.labels import counted, quoted, spelled, token_label, word_at
 from visual.player.sentences import (
     Segments,
     Words,
@@ -21,7 +21,6 @@ from visual.player.sentences import (
     plain,
 )
 from visual.player.tree import StepTree
-from visual.player.whole_words import word_at
 
 SHOWN_PASSES = 6  # of the target alone, in the first beat
 SAME = 1.15  # a pass over a tree that takes at most so many times one over a token takes "nearly the same"

@@ -17,15 +17,9 @@ from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from specllava.models.drafts.compressor import (
-    CompressorConfig,
-    ImageAdaptor,
-    OperatorName,
-    compressor_of_config,
-    segments_of,
-)
+from specllava.models.drafts.compressor import ImageAdaptor, compressor_of_config, segments_of
 from specllava.models.language_model import FULL
-from specllava.models.options import DraftFormat
+from specllava.models.options import CompressorConfig, DraftFormat, OperatorName
 from specllava.models.tokens import slot_ids
 
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
