@@ -1,7 +1,7 @@
 """How often does the target take a guess, by the probability that the draft gave it? By rank and depth, for each draft.
 
     python -m benchmarks.calibration --json benchmarks/results/calibration.json \\
-        --picture docs/science-calibration-rank.svg --depths docs/science-calibration-depth.svg
+        --picture docs/science-calibration-rank.svg
 
 A guess counts if the target took what stands before it. Trees are wide, so that ranks and depths are all tried.
 """

@@ -1,6 +1,6 @@
 """What breaks when a draft is surer than it should be, or less sure? Its logits are divided by a temperature.
 
-    python -m benchmarks.confidence --json benchmarks/results/confidence.json --picture docs/science-confidence.svg
+    python -m benchmarks.confidence --json benchmarks/results/confidence.json
 
 Its likeliest guess stays the same, and so does the target. Only what rules go by changes: probabilities and entropy.
 Passes are counted and priced as ``shared/guessing.py`` states.

@@ -174,7 +174,7 @@ class DecodingConfig:
     """Options of decoding: the drafter, the growth of the tree, the limits.
 
     The paper (arXiv 2509.11961) publishes no values for its threshold, branches, depth and node
-    budget; these defaults were measured on the toy pair (``docs/notes/defaults.md``).
+    budget; these defaults were measured on the toy pair (``docs/results.md``).
 
     Raises:
         pydantic.ValidationError: a value outside its bounds; a ``ValueError`` that names field and bound.

@@ -152,7 +152,7 @@ def bench_lanes(config: DecodingConfig, tree: Tree | None = None) -> dict[str, D
 
 
 def _suited_options(rule: str, config: DecodingConfig) -> dict[str, Any]:
-    """Return the options that suit a rule best (``docs/notes/defaults.md``), never beyond the configured ones."""
+    """Return the options that suit a rule best (``docs/results.md``), never beyond the configured ones."""
     if rule == CHAIN_OPTIONS["rule"]:  # a chain stops sooner than a tree
         return {"min_log_prob": max(CHAIN_OPTIONS["min_log_prob"], config.min_log_prob)}
     return {name: min(most, getattr(config, name)) for name, most in LARGEST.get(rule, {}).items()}

@@ -192,7 +192,7 @@ NOTES = (
     "Memory is that of both models' weights in bfloat16 and of caches for 4,096 tokens, by the published"
     " configurations; --quantization int8 or int4 stores the target's decoder in fewer bits on a GPU. No file of the"
     " hub was downloaded here, and nothing of it measured.",
-    "A draft of your own, or another published one: --target and --draft; docs/drafters.md tells when to take which.",
+    "A draft of your own, or another published one: --target and --draft; docs/models.md compares them.",
 )
 
 

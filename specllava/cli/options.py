@@ -57,7 +57,7 @@ class PairOptions:
 
     draft_rope_theta: float | None = None
     """Base of the rotary embeddings that such a draft was trained with, in place of its configuration's: some were with
-    10000 whatever that says (docs/drafters.md)."""
+    10000 whatever that says (docs/models.md)."""
 
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes the GPU if there is one."""

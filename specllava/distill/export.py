@@ -63,7 +63,7 @@ def export_draft(
     if str(config.get_text_config().model_type).startswith("gemma") and not made.config.own_embeddings:
         weights["embed_tokens.weight"] = _embeddings(large, config, made.fc.weight.dtype)
     _write(output, weights, _settings(made) | {"target_model_type": config.model_type})
-    note = f"{len(weights)} tensors for vLLM and SGLang: not tried on an engine yet (docs/drafters.md)"
+    note = f"{len(weights)} tensors for vLLM and SGLang: not tried on an engine yet (docs/use.md)"
     return MadeDraft(output, sum(one.numel() for one in weights.values()), (note,))
 
 
