@@ -222,7 +222,7 @@ def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
 
 
 def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
-    frames, path, _ = Handlers(page).new_scene("", visitor())
+    frames, path, _ = Handlers(page).new_scene(visitor())
     assert Path(path).parent.name == "scenes" and json.loads(frames[0])["lanes"] == []
 
 

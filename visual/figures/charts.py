@@ -60,7 +60,7 @@ def reach_chart(trace: DecodeTrace) -> go.Figure:
         x=ahead, y=[sum(length >= reach for length in accepted) for reach in ahead], name="accepted",
         marker={"color": ACCEPTED},
     )  # fmt: skip
-    return figure.update_layout(barmode="overlay", height=260)
+    return figure.update_layout(barmode="overlay", height=260, xaxis_dtick=1)
 
 
 def reach_words(trace: DecodeTrace) -> str:

@@ -98,11 +98,11 @@ class Handlers:
         self.state.runs.leave(request.session_hash or "")
         self.state.chats.show(request.session_hash or "", race)
 
-    def new_scene(self, asked: str, request: gr.Request) -> Shown:
+    def new_scene(self, request: gr.Request) -> Shown:
         """Show one of the scenes that ship."""
         split = random.choice(SPLITS)
         path = str(random.choice(scene_images(split)))
-        return self._waits(request, path, asked, STRANGE if split == "held-out" else NEW)
+        return self._waits(request, path, "", STRANGE if split == "held-out" else NEW)
 
     def uploaded(self, path: str | None, asked: str, request: gr.Request) -> Shown:
         """Show an uploaded picture, or a race file; what cannot be used is said and changes nothing."""

@@ -22,6 +22,7 @@ from visual.page.run import COMPUTE
 from visual.page.settings import FIELDS
 from visual.page.state import PageState
 from visual.player.frames import waiting_frames
+from visual.player.labels import counted
 from visual.player.recorded import titles
 from visual.player.saved_page import PLOTLY_JS, STATIC, TITLE, TOY, catalog, halves, script, static_text
 
@@ -187,7 +188,7 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     stage.player.open(handlers.opened, None, stage.shown, **QUICK)
     for button, race in zip(stage.examples, handlers.state.recorded, strict=False):
         button.click(handlers.example(race.name), None, stage.shown, **QUICK)
-    stage.scene.click(handlers.new_scene, stage.question, stage.shown, **QUICK)
+    stage.scene.click(handlers.new_scene, None, stage.shown, **QUICK)
     warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
     stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **warns)
     if handlers.state.lent is None:
@@ -228,4 +229,4 @@ def loaded(loading: Future[Any]) -> str:
     if loading.exception():
         return "Recorded runs only: the models could not be loaded."
     info = loading.result().info
-    return f"{info.pair} on {info.device.upper()}, {info.dtype}, {info.threads} threads"
+    return f"{info.pair} on {info.device.upper()}, {info.dtype}, {counted(info.threads, 'thread')}"

@@ -149,11 +149,18 @@ class Tour:
 
     def _same(self) -> Beat:
         words = headline(self.alone, self.together, "finished", live=False)
-        agreed, brought = len(self.step.emitted_nodes), len(self.step.emitted)
-        more: Segments = [["", f"{spelled(agreed).capitalize()} guesses agree and stay, "]]
-        if not self.step.bonus_unused:
-            own = token_label(self.together, self.step.verification.bonus_token)
-            more.append(["", f"{'the full stop' if own == '.' else quoted(own)} comes free: "])
-        more += [["b", f"{counted(brought, 'token', True)} from this one pass"], ["", "."]]
+        brought, fork = len(self.step.emitted), first_doubt(self.step)
+        more: Segments = [["", "Only a guess that equals the large model’s own word stays: the same words. "]]
+        if fork is not None and any(one.node == fork and one.outcome == "saved" for one in judged_nodes(self.step)):
+            first, *siblings = family_of(self.step, fork)
+            taken = next(node for node in siblings if node in self.step.emitted_nodes)
+            more += [
+                ["", "A line of first choices would have ended at "],
+                ["refused", quoted(word_at(self.together, self.step, first))],
+                ["", "; the branch of "], ["small", quoted(word_at(self.together, self.step, taken))], ["", " brings "],
+            ]  # fmt: skip
+        else:
+            more.append(["", "This pass brings "])
+        more += [["b", counted(brought, "token", True)], ["", "."]]
         shown = Words(words.say, more, words.short, big=True)
         return self._beat("accept", shown, "done", ("large", "accepted", "refused", "alone"), fold=True, threads=True)

@@ -14,17 +14,20 @@ function createSpotlight(root, { toggle, measure }) {
   const pill = picture.querySelector(".pill");
   let race = null;
   let on = false;
+  let looking = false; // it is being measured
 
   pill.addEventListener("click", () => {
     if (race?.grounding) toggle(!on);
     else if (race?.end && measure) {
-      pill.textContent = "Looking again, piece by piece …";
+      looking = true;
+      show(null);
       measure();
     }
   });
 
   function begin(next) {
     race = next;
+    looking = false;
     const source = race.picture ?? "";
     const safe =
       source.startsWith("data:image/") ||
@@ -48,11 +51,14 @@ function createSpotlight(root, { toggle, measure }) {
     picture.classList.toggle("spot", on);
     root.classList.toggle("spotted", on);
     pill.setAttribute("aria-pressed", String(on));
-    pill.textContent = "What needed the picture?";
+    pill.textContent = looking && !race.grounding ? "Looking again, piece by piece …" : "What needed the picture?";
     pill.hidden = !race.picture || !(race.grounding ? race.grounding.words.length : race.end && measure);
     if (!on) return;
-    const least = words.map(({ weight }) => weight).sort((a, b) => b - a)[LISTED - 1] ?? 0;
-    const listed = words.filter(({ weight }) => weight >= least).slice(0, LISTED);
+    const heaviest = new Map(); // of each word once
+    for (const word of words)
+      if (word.weight > (heaviest.get(word.word)?.weight ?? -1)) heaviest.set(word.word, word);
+    const listed = [...heaviest.values()].sort((a, b) => b.weight - a.weight).slice(0, LISTED);
+    listed.sort((a, b) => a.at - b.at);
     table.replaceChildren(
       ...listed.map(({ word, seen, grey, instead }) =>
         html(

@@ -112,7 +112,6 @@ function createStage(root, host) {
     root.dataset.mode = state.mode;
     root.classList.toggle("asks", state.mode === "lesson");
     say(next);
-    drawKey(find(".key"), next.key, host.catalog.key);
     find(".line").textContent = "";
     parts.text.show(next.upto, { ...next, alone: next.alone });
     parts.time.show(next.clock, { passes: next.passes, timed: next.done === true });
@@ -136,6 +135,7 @@ function createStage(root, host) {
     below.hidden = !more.length;
     if (big && title.scrollWidth > title.clientWidth + 1) title.classList.add("less");
     const box = title.parentElement;
+    below.className = big && box.scrollHeight > box.clientHeight + 1 ? "tight" : "";
     if (!big && box.scrollHeight > box.clientHeight + 1) title.className = "small";
     if (box.scrollHeight > box.clientHeight + 1 && !narrow()) below.hidden = true;
   }
@@ -218,7 +218,9 @@ function createStage(root, host) {
   function spot(next) {
     const places = state.lit ?? next.spot;
     parts.light.show(state.one === null ? places : [state.one]);
-    parts.text.markSeen(parts.light.isOn() ? (state.lit ?? next.seen ?? places) : []);
+    const seen = parts.light.isOn() ? (state.lit ?? next.seen ?? places) : [];
+    parts.text.markSeen(seen);
+    drawKey(find(".key"), seen.length ? [...next.key.slice(0, 3), "seen"] : next.key, host.catalog.key);
   }
 
   // While words are marked, one of them can be pointed at: the light shows what that one needed.
@@ -231,9 +233,10 @@ function createStage(root, host) {
   }
 
   function lightAll(on) {
-    state.lit = on ? state.race.grounding.words.map(({ at }) => at) : [];
     if (on && state.mode === "run" && state.phase < 2) jump(state.race.steps.length - 1, 3);
-    else spot(drawn);
+    const words = state.race.grounding.words.map(({ at }) => at);
+    state.lit = on ? words.filter((at) => at < drawn.upto) : [];
+    spot(drawn);
     if (on) speak(state.race.grounding.say);
   }
 
@@ -686,6 +689,7 @@ function sign(name) {
     alone: () => html("i", { class: "cursor-alone" }),
     block: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "slab" })),
     same: () => html("b", { class: "w-large" }, "= ≠"),
+    seen: () => html("b", { class: "k-word" }, "word"),
     sees: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, class: "sees" })),
     kept: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "kept" })),
     dropped: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "dropped" })),

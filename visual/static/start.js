@@ -27,7 +27,7 @@ function startPage({ element, props, watch, server, ask, needed }) {
     page: () => server.saved_page(catalog.tour),
     measure: props.measures ? needed : null,
     tries: () => document.querySelector("#question textarea, #question input")?.focus(),
-    leads: () => openTab(1),
+    leads: () => (openTab(1), setTimeout(() => document.querySelector("#pays")?.scrollIntoView(), 300)),
   };
   const stage = createStage(root, host);
   createSaving(root, host, stage);

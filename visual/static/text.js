@@ -59,7 +59,12 @@ function createText(root) {
       alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1 ? Math.min(alone, upto) : null,
     );
     for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = box.scrollHeight;
+    fadeAbove();
   }
+
+  // A text whose beginning is above the box fades there.
+  const fadeAbove = () => parts[0].parentElement.classList.toggle("cut", parts[0].parentElement.scrollTop > 4);
+  parts[0].parentElement.addEventListener("scroll", fadeAbove);
 
   // Only words between what was shown and what is to be shown change.
   function mark(lane, upto, fresh) {

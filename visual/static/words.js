@@ -166,11 +166,12 @@ function note(view, at, height) {
         );
   const group = svg("g", { class: "pass-note" });
   if (at.upright) return group;
+  const end = last + 26;
   group.append(
     svg(
       "text",
       {
-        x: Math.min(last + 26, at.x[0] + last),
+        x: end,
         y: height - 36,
         "text-anchor": "end",
         class: "word large",
@@ -181,7 +182,7 @@ function note(view, at, height) {
     ),
     svg(
       "text",
-      { x: Math.min(last + 26, at.x[0] + last), y: height - 18, "text-anchor": "end", class: "number muted" },
+      { x: end, y: height - 18, "text-anchor": "end", class: "number muted" },
       view.note,
     ),
   );
