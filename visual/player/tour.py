@@ -161,6 +161,6 @@ class Tour:
             ]  # fmt: skip
         else:
             more.append(["", "This pass brings "])
-        more += [["b", counted(brought, "token", True)], ["", "."]]
+        more += [["b", f"{counted(brought, 'token', True)} from this one pass"], ["", "."]]
         shown = Words(words.say, more, words.short, big=True)
         return self._beat("accept", shown, "done", ("large", "accepted", "refused", "alone"), fold=True, threads=True)
