@@ -21,8 +21,7 @@ test: .venv/.dev
 # What is slow, timed or needs an index: no part of make test.
 night: .venv/.dev
 	$(BIN)/python -m pytest -m 'night and not alone'
-	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py \
-		tests/test_smol_fetched.py
+	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_browser_inside.py tests/test_smol_fetched.py
 
 # The pair smol with its real language model: make night skips it where no package index answers, this fails.
 smol-test: .venv/.dev

@@ -4,7 +4,7 @@ const CELL = 13;
 
 // Every row is one guess, every column what it may see: its ancestors and itself, after the text so far.
 function drawMask(field, tree, cached) {
-  const [width, height] = [field.root.clientWidth, field.root.clientHeight];
+  const [width, height] = [field.width, field.height];
   const nodes = tree.parent.map((_, node) => node).filter((node) => tree.kind[node] !== "n");
   const names = Math.min(96, Math.max(...nodes.map((node) => textWidth(tree.text[node], 13))) + 12);
   const text = 84; // pixels for the columns of the text so far
@@ -52,7 +52,7 @@ function ancestors({ parent }, node) {
 
 // The columns of the pass in the cache: those of the accepted branch stay.
 function drawCache(field, tree, cached) {
-  const [width, height] = [field.root.clientWidth, field.root.clientHeight];
+  const [width, height] = [field.width, field.height];
   const nodes = tree.parent.map((_, node) => node).filter((node) => tree.kind[node] !== "n");
   const kept = new Set([0, ...tree.path]);
   const text = Math.min(130, width * 0.25);
@@ -71,7 +71,7 @@ function drawCache(field, tree, cached) {
 
 // A number that was drawn, on a bar from 0 to 1: below the line a guess is kept, or a word's share that it falls on.
 function drawCoin(field, draw) {
-  const [width, height] = [field.root.clientWidth, field.root.clientHeight];
+  const [width, height] = [field.width, field.height];
   const [left, bar, y] = [24, width - 48, height - 34];
   const x = (share) => left + bar * share;
   const parts = [rectangle([left, y, bar, 16], 4, "coin-bar")];

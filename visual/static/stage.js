@@ -108,6 +108,9 @@ function createStage(root, host) {
   function render({ moved = false } = {}) {
     const next = scene();
     const before = drawn;
+    // Sizes are read before anything is written: each later look would lay out the page anew.
+    Object.assign(field, { width: field.root.clientWidth, height: field.root.clientHeight });
+    const rail = find(".slide svg").clientWidth;
     drawn = next;
     root.dataset.mode = state.mode;
     root.classList.toggle("asks", state.mode === "lesson");
@@ -117,8 +120,8 @@ function createStage(root, host) {
     parts.time.show(next.clock, { passes: next.passes, timed: next.done === true });
     find(".time").classList.toggle("idle", !state.race.steps.length);
     spot(next);
-    transport(next);
-    if (field.plotly && field.root.clientWidth) drawField(next, moved ? before : null); // not in a hidden tab
+    transport(next, rail);
+    if (field.plotly && field.width) drawField(next, moved ? before : null); // not in a hidden tab
     clearTimeout(state.listed);
     state.listed = setTimeout(table, 0, next);
     host.moved?.(state);
@@ -160,7 +163,7 @@ function createStage(root, host) {
   }
 
   function emptyField() {
-    field.plotly.react(field.plot, [], figureLayout(field.root.clientWidth, field.root.clientHeight, []), PLAIN);
+    field.plotly.react(field.plot, [], figureLayout(field.width, field.height, []), PLAIN);
     field.under.replaceChildren();
     field.over.replaceChildren();
     field.at = null;
@@ -201,7 +204,7 @@ function createStage(root, host) {
     const began = performance.now();
     flyWords(
       root,
-      { ...field, at: placeNodes(next.step.tree, next.view, field.root.clientWidth, field.root.clientHeight, 1) },
+      { ...field, at: placeNodes(next.step.tree, next.view, field.width, field.height, 1) },
       next.step.tree,
       parts.text,
       next.step.first,
@@ -268,7 +271,7 @@ function createStage(root, host) {
 
   // --- transport ------------------------------------------------------------------------------------------
 
-  function transport(next) {
+  function transport(next, rail) {
     const { mode, race } = state;
     const [back, play, on, skip] = ["back", "play", "on", "skip"].map((act) => find(`[data-act="${act}"]`));
     const asks = mode === "lesson";
@@ -298,7 +301,7 @@ function createStage(root, host) {
     Object.assign(input, { max: Math.max(0, count - 1), value: at });
     input.setAttribute("aria-valuetext", find(".at").textContent);
     if (!find(".slide").hidden)
-      drawTicks(find(".slide svg"), count, at, mode === "run" ? race.steps.map(({ brought }) => brought) : null);
+      drawTicks(find(".slide svg"), rail, count, at, mode === "run" ? race.steps.map(({ brought }) => brought) : null);
   }
 
   function onWords() {

@@ -58,8 +58,7 @@ function createText(root) {
       "cursor-alone",
       alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1 ? Math.min(alone, upto) : null,
     );
-    for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = box.scrollHeight;
-    fadeAbove();
+    for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = 1e6; // its end, with no look at its height
   }
 
   // A text whose beginning is above the box fades there.

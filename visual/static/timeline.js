@@ -82,8 +82,8 @@ const duration = (seconds) =>
       : `${seconds.toFixed(1)} s`;
 
 // Ticks of the slider: tokens per step with a cap of the large model's own, or plain dots.
-function drawTicks(slide, count, at, heights) {
-  const width = slide.clientWidth;
+function drawTicks(slide, rail, count, at, heights) {
+  const width = rail || slide.clientWidth; // it was hidden before
   const base = heights ? 33 : 20;
   const place = (number) => (count < 2 ? width / 2 : PAD + ((width - 2 * PAD) * number) / (count - 1));
   const made = `${width} ${count} ${heights ? heights.flat().join() : ""}`;

@@ -240,7 +240,7 @@ const PLAIN = { staticPlot: true, displayModeBar: false };
 
 // Draws a step into the field. Returns where its nodes stand.
 function drawTree(field, tree, view, mix = view.name === "done" ? 1 : 0) {
-  const [width, height] = [field.root.clientWidth, field.root.clientHeight];
+  const [width, height] = [field.width, field.height];
   const strip = (view.cache || view.coin !== undefined) && !narrow() ? STRIP : 0;
   const at = placeNodes(tree, view, width, height - strip, mix);
   if (view.fold && mix === 1) foldRefused(tree, at);

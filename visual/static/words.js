@@ -191,7 +191,7 @@ function note(view, at, height) {
 
 // The first beat: words of the large model alone, one pass each.
 function drawChain(field, { items, ask }) {
-  const [width, height] = [field.root.clientWidth, field.root.clientHeight];
+  const [width, height] = [field.width, field.height];
   const list = [...items, ["?", ask]];
   const upright = narrow();
   const gap = upright ? 6 : 10;
