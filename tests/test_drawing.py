@@ -449,6 +449,10 @@ def test_whether_it_pays_is_tau_over_the_price_of_a_step(tau: float, word_: str)
     assert f"{tau / 1.7:.1f} times as fast" in line or word_ == "Hardly"
     assert f"{1000 * tau / 1.7 / 7:.0f} instead of {1000 / 7:.0f} tokens a second" in line
     assert pays.token_seconds("Qwen2.5-VL-7B", "A100 (80 GB)") == pytest.approx(2 * 7.1e9 / 2.04e12)
+    known = pays.numbers("Qwen2.5-VL-7B", "A100 (80 GB)")
+    assert "yours" not in pays.assumptions("Qwen2.5-VL-7B", "A100 (80 GB)", known)
+    own = pays.assumptions("Qwen2.5-VL-7B", "A100 (80 GB)", (known[0], 1.5, tau + 0.01))
+    assert "A pass over 20 tokens: yours. Tokens a pass: yours." in own and "One token: computed" in own
 
 
 def test_a_run_without_a_second_lane_says_so() -> None:

@@ -147,15 +147,18 @@ def _variants(state: PageState, asked: Comparison) -> list[Variant]:
     return [Variant("the last run", pair, asked.last), Variant("these settings", pair, config)]
 
 
-def comparison_words(rows: Sequence[Row]) -> str:
-    """Say what a comparison found."""
+def comparison_words(rows: Sequence[Row], prompts: int) -> str:
+    """Say what a comparison found, and on how many of its prompts."""
     best = max(rows, key=lambda row: summarise(row.runs).tau)
     least = min(rows, key=lambda row: summarise(row.runs).tau)
+    fastest, ratio = max(((row, row.speed()[0]) for row in rows), key=lambda one: one[1])
     runs = sum(len(row.runs) for row in rows)
     same = sum(compare(a, b).identical for row in rows for a, b in zip(row.alone, row.runs, strict=True))
     taus = summarise(best.runs).tau, summarise(least.runs).tau
-    words = f"{best.name} brings {taus[0]:.1f} tokens a pass, {least.name} {taus[1]:.1f}."
-    return f"{words} The tokens were the same in {same} of {counted(runs, 'run')}."
+    words = f"{best.name} brings {taus[0]:.1f} tokens a pass, {least.name} {taus[1]:.1f};"
+    clock = f"by the clock {fastest.name} is ahead, {ratio:.2f} times as fast as the large model alone."
+    scenes = f", on {len(rows[0].runs)} of {prompts} scenes" if prompts > 1 else ""
+    return f"{words} {clock} The tokens were the same in {same} of {counted(runs, 'run')}{scenes}."
 
 
 # --- the tab ------------------------------------------------------------------------------------
@@ -258,7 +261,9 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
             if where not in scopes:
                 raise ValueError("choose one of the scopes")
             state.runs.begin(session, number)
-            yield from _views(state, session, number, comparison, questions(where, path, asked, state))
+            prompts = 1 if where == ON_QUESTION else int(where.split()[0])
+            found = compared(state, comparison, questions(where, path, asked, state))
+            yield from _views(state, session, number, found, prompts)
         except ValueError as refusal:
             gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
         finally:
@@ -290,27 +295,27 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
 
 
 def _views(
-    state: PageState, session: str, number: int, asked: Comparison, prompts: Iterator[Any]
+    state: PageState, session: str, number: int, compared: Generator[list[Row] | None], prompts: int
 ) -> Generator[tuple[Any, ...]]:
     """Yield what Compare shows after each prompt, until it is stopped or its time is over."""
     last = time.monotonic() + state.limits.seconds_per_run
-    with closing(compared(state, asked, prompts)) as steps:
-        for rows in steps:
+    with closing(compared):
+        for rows in compared:
             if state.runs.state(session, number) != "on":
                 return
             if time.monotonic() > last:
                 gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
                 return
             if rows:
-                yield _shown(rows)
+                yield _shown(rows, prompts)
 
 
-def _shown(rows: Sequence[Row]) -> tuple[Any, ...]:
+def _shown(rows: Sequence[Row], prompts: int) -> tuple[Any, ...]:
     doubts = Doubts.of([trace for row in rows for trace in row.runs])
     races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]]
     speeds = [(row.name, *row.speed()) for row in rows]
     return (
-        comparison_words(rows), gr.update(value=[list(row.cells()) for row in rows], visible=True),
+        comparison_words(rows, prompts), gr.update(value=[list(row.cells()) for row in rows], visible=True),
         gr.update(value=speed_chart(speeds), visible=True),
         f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}",
         gr.update(value=doubt_chart(doubts), visible=True), races,
@@ -321,14 +326,13 @@ def _pays() -> None:
     """Build "Does it pay on my GPU?": three numbers, one sentence, where they come from, and how to try it there."""
     first, card = next(iter(pays.MODELS)), next(iter(pays.CARDS))
 
-    def fill(model: str, gpu: str) -> tuple[Any, ...]:
-        return round(1000 * pays.token_seconds(model, gpu), 1), pays.PASS, pays.MODELS[model].tau
-
     def say(model: str, gpu: str, milliseconds: float, cost: float, tau: float) -> tuple[str, str, str]:
-        if not all(isinstance(one, int | float) and one > 0 for one in (milliseconds, cost, tau)):
-            return "## Three numbers above 0, please.", pays.assumptions(model, gpu), pays.start_lines(model)
-        line = pays.verdict(milliseconds, cost, tau, pays.MODELS[model].draft)
-        return f"## {line}", pays.assumptions(model, gpu), pays.start_lines(model)
+        given = milliseconds, cost, tau
+        if not all(isinstance(one, int | float) and one > 0 for one in given):
+            line = "Three numbers above 0, please."
+        else:
+            line = pays.verdict(*given, pays.MODELS[model].draft)
+        return f"## {line}", pays.assumptions(model, gpu, given), pays.start_lines(model)
 
     with gr.Row(elem_classes="measure", elem_id="pays"):
         with gr.Column(scale=2, min_width=280):
@@ -338,15 +342,15 @@ def _pays() -> None:
             token, cost, tau = (
                 gr.Number(value, label=label, minimum=0)
                 for value, label in zip(
-                    fill(first, card),
+                    pays.numbers(first, card),
                     ("One token alone, ms", f"A pass over {pays.GUESSES} tokens costs, times one", "Tokens a pass, τ"),
                     strict=True,
                 )
             )
         with gr.Column(scale=5, min_width=320):
-            start = say(first, card, *fill(first, card))
+            start = say(first, card, *pays.numbers(first, card))
             sentence, sources = gr.Markdown(start[0], elem_classes="verdict"), gr.Markdown(start[1])
             command = gr.Textbox(start[2], label="Start with it there", interactive=False, buttons=["copy"])
     fields = [model, gpu, token, cost, tau]
-    gr.on([model.change, gpu.change], fill, [model, gpu], [token, cost, tau], **QUICK)
+    gr.on([model.change, gpu.change], pays.numbers, [model, gpu], [token, cost, tau], **QUICK)
     gr.on([token.change, cost.change, tau.change], say, fields, [sentence, sources, command], **QUICK)

@@ -67,14 +67,23 @@ def verdict(milliseconds: float, cost: float, tau: float, draft: float) -> str:
     return f"No: about {ratio:.1f} times as fast, {rates}. It pays above {least:.1f} tokens a pass."
 
 
-def assumptions(model: str, card: str) -> str:
-    """Say where the numbers come from."""
+def numbers(model: str, card: str) -> tuple[float, float, float]:
+    """Return milliseconds of a pass over one token, what one over a tree costs beside it, and tokens per pass."""
+    return round(1000 * token_seconds(model, card), 1), PASS, MODELS[model].tau
+
+
+def assumptions(model: str, card: str, given: tuple[float, float, float]) -> str:
+    """Say where the three numbers come from; one that is not of :func:`numbers` is the visitor's own."""
     chosen = MODELS[model]
     weights = chosen.parameters * BYTES / 1e9
+    computed = f"computed, {weights:.1f} GB of weights at {CARDS[card] / 1e12:.2f} TB/s, the least that it can take"
+    sources = [
+        source if one == known else "yours"
+        for one, known, source in zip(given, numbers(model, card), (computed, "assumed", chosen.source), strict=True)
+    ]
     return (
-        f"One token: computed, {weights:.1f} GB of weights at {CARDS[card] / 1e12:.2f} TB/s. A pass over {GUESSES}"
-        f" tokens: assumed. Tokens a pass: {chosen.source}. Drafting: {LEVELS} levels, assumed, each {chosen.draft:g}"
-        " of a pass, its share of the weights."
+        f"One token: {sources[0]}. A pass over {GUESSES} tokens: {sources[1]}. Tokens a pass: {sources[2]}."
+        f" Drafting: {LEVELS} levels, assumed, each {chosen.draft:g} of a pass, its share of the weights."
     )
 
 

@@ -361,10 +361,13 @@ function createStage(root, host) {
   function previousInLesson() {
     if (state.answered) return put({ answered: false });
     if (state.stop) return openLesson(state.lesson, { stop: state.stop - 1, answered: true });
-    return state.lesson ? openLesson(state.lesson - 1) : null;
+    if (!state.lesson) return null;
+    return openLesson(state.lesson - 1, { stop: lessons()[state.lesson - 1].stops.length - 1, answered: true });
   }
 
+  // Presented, the last screen stays: one press too many leads nowhere.
   function tryIt() {
+    if (root.classList.contains("present")) return;
     put({ mode: "run", step: state.race.steps.length - 1, phase: 3 });
     host.tries?.();
   }
