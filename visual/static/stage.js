@@ -223,7 +223,8 @@ function createStage(root, host) {
     parts.light.show(state.one === null ? places : [state.one]);
     const seen = parts.light.isOn() ? (state.lit ?? next.seen ?? places) : [];
     parts.text.markSeen(seen);
-    drawKey(find(".key"), seen.length ? [...next.key.slice(0, 3), "seen"] : next.key, host.catalog.key);
+    const marked = seen.length && (state.lit ?? next.seen);
+    drawKey(find(".key"), marked ? [...next.key.slice(0, 2), "seen"] : next.key, host.catalog.key);
   }
 
   // While words are marked, one of them can be pointed at: the light shows what that one needed.
