@@ -188,6 +188,8 @@ def test_every_stop_fits_the_screen(saved_page: SavedPages, viewport: dict[str, 
         assert tab.page.evaluate(size) == [viewport["width"], viewport["height"]]
         box = tab.page.locator(".plot .main-svg").first.bounding_box()
         assert box["y"] >= 0 and box["y"] + box["height"] <= viewport["height"] - (60 if viewport == PHONE else 0)
+        small = tab.page.locator(".say p")
+        assert not small.inner_text() or small.is_visible(), "there is room for what the sentence leaves out"
         tab.page.keyboard.press("ArrowRight")
     if viewport == PHONE:
         low = "(one) => one.offsetParent && one.offsetHeight < 32"

@@ -83,7 +83,7 @@ def test_what_cannot_be_compared_is_refused(tiny: Pair, variants: Any, words: st
 
 
 def test_a_race_of_variants_can_be_stopped_between_any_two_decode_steps(tiny: Pair, monkeypatch: pytest.MonkeyPatch):
-    """A whole answer was once decoded between two findings, and Stop and the deadline came only then."""
+    """So that Stop and the deadline are seen within a step."""
     made: list[int] = []
     forward = Engine.forward
 

@@ -247,8 +247,8 @@ def _kl(ours: Tensor, theirs: Tensor) -> Tensor:
 def attention_mask(step: int, roots: Tensor, entries: int, bias: Tensor | None) -> Tensor | None:
     """Return the attention mask of a rollout step; ``None`` is causal.
 
-    The first step's, ``[batch, 1, entries, entries]``, is causal. In a later one, ``[batch, 1, chains, entries + step *
-    chains]``, a chain sees the entries up to the one that it begins with, and its own of each later step.
+    The first step's, ``[batch, 1, entries, entries]``, is causal. Later ones are ``[batch, 1, chains, entries + step *
+    chains]``. There a chain sees the entries up to the one that it begins with, and its own of each later step.
 
     Args:
         roots: numbers of the entries that chains begin with, ``[batch, chains]``.

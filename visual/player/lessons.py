@@ -371,8 +371,7 @@ def load_lessons(folder: Path) -> tuple[Lesson, ...]:
     """Load the lessons of a folder, in the order of :data:`LESSONS`; none if there is no such folder.
 
     Raises:
-        ValueError: an index or a race that cannot be read, a step that the race has not, or a race that does not show
-            what its question is about; one line that names it.
+        ValueError: an index or a race that cannot be read, or a race without what its question is about; one line.
     """
     index = folder / "lessons.json"
     if not index.is_file():

@@ -150,7 +150,7 @@ class Tour:
     def _same(self) -> Beat:
         words = headline(self.alone, self.together, "finished", live=False)
         brought, fork = len(self.step.emitted), first_doubt(self.step)
-        more: Segments = [["", "Only a guess that equals the large model’s own word stays: the same words. "]]
+        more: Segments = [["", "Only a guess equal to the large model’s own word stays. "]]
         if fork is not None and any(one.node == fork and one.outcome == "saved" for one in judged_nodes(self.step)):
             first, *siblings = family_of(self.step, fork)
             taken = next(node for node in siblings if node in self.step.emitted_nodes)
