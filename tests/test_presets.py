@@ -1,4 +1,4 @@
-"""Presets of published drafts: one name loads both models, the draft in the format that the preset knows."""
+"""Presets: one name loads both models in the format that it knows; sizes and places are those of published models."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import checkpoints, feature_checkpoints
-from support.families import write_checkpoint
-from support.family_configs import Layout
-from support.feature_checkpoints import LAYOUTS
-from test_bad_input import complaint
-from test_draft_export import HIDDEN, LAYERS
+from support import checkpoints, formats, published
+from support.families import Layout, write_checkpoint
+from support.refusals import complaint
 
+from specllava.cli.commands import listing, markdown_table
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
+from specllava.models import memory
 from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.drafts.eagle_checkpoint import feature_config, plain_name
+from specllava.models.memory import ENOUGH, estimate, free_bytes
 from specllava.models.options import DraftReading
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 
-GUIDE = Path(__file__).resolve().parents[1] / "docs" / "llava.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
 RELATIVES = tuple(name for name, preset in presets().items() if preset.measured == NO_FIGURES)
+HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
 
@@ -36,8 +38,8 @@ SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hub's cache with a target, and drafts for it in EAGLE's layout, one of them pickled as MSD's is."""
     root = tmp_path_factory.mktemp("hub")
-    target = checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
-    draft = feature_checkpoints.write_draft(root / "eagle", LAYOUTS["eagle"])
+    target = formats.write_target(root / "target")
+    draft = formats.write_draft(root / "eagle", formats.LAYOUTS["eagle"])
     pickled = Path(shutil.copytree(draft, root / "msd"))
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
@@ -99,6 +101,19 @@ def test_what_a_preset_knows_is_of_its_own_draft_and_of_no_other(draft, asked, e
     assert Preset("target", "own", reading=DraftReading("msd", (0, 1, 2))).chosen(draft, asked) == expected
 
 
+# ----------------------------------------------------------------------------------------------- what is named
+
+
+def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones() -> None:
+    ours = {"toy", "toy-before", "toy-eagle", "toy-eagle-compressed"}
+    assert {name for name, preset in presets().items() if preset.shipped and not preset.fetched} == ours
+    line = complaint(lambda: Pair.from_preset("smolvlm"))
+    near, rest = line.removeprefix("unknown preset 'smolvlm': ").split(" or ")
+    assert set(near.split(", ")) <= set(presets()) and "smolvlm2-2.2b-256m" in near
+    assert rest == f"another of the {len(presets())} that specllava presets lists"
+    assert "toy, " in complaint(lambda: Pair.from_preset("?"))
+
+
 def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:
     drafted = {name: preset for name, preset in presets().items() if not preset.shipped and preset.draft}
     published = {name: preset for name, preset in drafted.items() if name not in RELATIVES}
@@ -156,10 +171,76 @@ def test_the_guide_opens_with_three_commands_that_make_a_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Installation apart, which other tests resolve, and the page, which would be served until somebody stops it."""
-    install, race, view = re.findall(r"```bash\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)[0].splitlines()
+    guide = (DOCS / "llava.md").read_text(encoding="utf-8")
+    install, race, view = re.findall(r"```bash\n(.*?)```", guide, re.DOTALL)[0].splitlines()
     assert install == "pip install -r requirements.txt" and view == "python -m specllava trace view race.json"
     monkeypatch.chdir(tmp_path)
     checkpoints.picture(1).save(tmp_path / "photo.jpg")
     assert main([*shlex.split(race)[3:], "--max-new-tokens", "8"]) == 0
     assert "identical" in capsys.readouterr().out and read_recorded(tmp_path / "race.json").speculative
-    assert "**Untried:**" in GUIDE.read_text(encoding="utf-8").split("# From nothing")[0]
+    assert "**Untried:**" in guide.split("# From nothing")[0]
+
+
+# ----------------------------------------------------------------------------------------------- published sizes
+
+GB = 10**9
+# Bytes of a weight in the files, where that is not 2, and of copies of the target's embeddings in a draft's.
+STORED = {"HuggingFaceTB/SmolVLM2-256M-Video-Instruct": 4, "HuggingFaceTB/SmolVLM2-2.2B-Instruct": 4}
+COPIED = {"eagle", "msd", "vispec"}
+SEEN = {name: one for name, one in presets().items() if str(one.draft) in published.SETTINGS}
+
+
+def test_a_presets_sizes_are_those_of_models_that_are_built_as_they_are_published() -> None:
+    models = published.models() | published.drafts()
+    for name, preset in HUB.items():
+        draft = None if preset.draft is None else models[str(preset.draft)]
+        counted = estimate(models[str(preset.target)], draft, torch.bfloat16, context=ENOUGH)
+        assert preset.memory == pytest.approx(counted.total / GB, abs=0.06), name
+        files = counted.target / 2 * STORED.get(str(preset.target), 2) + counted.draft / 2 * STORED.get(
+            str(preset.draft), 2
+        )
+        if draft is not None and getattr(draft[1], "format", None) in COPIED:
+            files += 2 * draft[1].vocab_size * draft[1].hidden_size
+        assert preset.download == pytest.approx(files / GB, abs=0.06), name
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_preset_fits_its_target_by_the_configuration_of_its_authors(name: str) -> None:
+    """Every tensor of theirs has its place and none is missing; layers and rotations are those that it learnt with."""
+    preset = SEEN[name]
+    (kind, settings), (_, target) = published.SETTINGS[str(preset.draft)], published.models()[str(preset.target)]
+    weights = {plain_name(one): tensor for one, tensor in published.tensors(kind, settings).items()}
+    config = feature_config(name, settings, weights, target, preset.reading)
+    assert config.format == kind
+    with torch.device("meta"):
+        draft = FeatureDraft(config)
+    if not config.own_embeddings:
+        del weights["embed_tokens.weight"]
+    placed, stored = ({key: one.shape for key, one in held.items()} for held in (draft.state_dict(), weights))
+    assert placed == stored
+    count = target.get_text_config().num_hidden_layers
+    assert list(config.state_layers) == ([2, count // 2, count - 3] if kind == "eagle3" else [-1])
+    assert config.rope_parameters["rope_theta"] == float(settings.get("rope_theta", 10_000))
+    assert config.mrope_section is None
+
+
+def test_without_proc_the_free_memory_is_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    monkeypatch.setattr(memory.psutil, "PROCFS_PATH", str(tmp_path))
+    assert 0 < free_bytes(torch.device("cpu"), spread=False) < total
+
+
+def test_the_list_says_what_fits_and_stays_within_a_hundred_columns() -> None:
+    for free in (1.0, 12.0, 17.0, 400.0):
+        lines = listing(free)
+        rows = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
+        assert max(map(len, lines)) <= 100 and set(presets()) <= set(rows)
+        for name, preset in HUB.items():
+            assert rows[name].endswith("yes" if preset.memory <= free else "no")
+            for words in (preset.target, preset.draft or "no draft", preset.measured):
+                assert str(words) in "\n".join(lines)
+
+
+def test_the_guides_table_is_the_presets_own() -> None:
+    """``python -m specllava presets --markdown`` prints it."""
+    assert "\n".join(["", "", *markdown_table(), "", ""]) in (DOCS / "models.md").read_text(encoding="utf-8")
