@@ -66,7 +66,7 @@ def test_speculation_changes_no_token_in_float32(pairs, family: str, made: str):
         fast, fewer = said(pair, prompt, FAST)
         assert fast == plain
         saved += passes - fewer
-    assert saved > 0  # all drafts were right at times, so that there was something to keep
+    assert saved > 0 or "tower" not in made  # those that resemble it were right at times
 
 
 @pytest.mark.parametrize(("family", "made"), EACH if ALL else EACH[::3])
@@ -127,9 +127,9 @@ def test_a_trace_of_a_pair_from_disk_names_its_parts(pairs):
 
 def test_the_script_that_repeats_these_checks_on_real_checkpoints(pairs):
     """``python -m benchmarks.checkpoints``, on a random one."""
-    lanes = run_checks(pairs("llava", "same tower", "float64"), 2, replace(FAST, max_new_tokens=5))
+    lanes = run_checks(pairs("llava", "same tower", "float64"), 3, replace(FAST, max_new_tokens=5))
     names = ("speculative", "transformers", "speculative, in a chat")
-    assert {name: (lane.runs, len(lane.comparisons)) for name, lane in lanes.items()} == dict.fromkeys(names, (2, 0))
+    assert {name: (lane.runs, len(lane.comparisons)) for name, lane in lanes.items()} == dict.fromkeys(names, (3, 0))
 
 
 # ----------------------------------------------------------------------------------------------- other decoders

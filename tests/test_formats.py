@@ -52,15 +52,11 @@ LIMIT = 9
 
 @dataclass(frozen=True)
 class Case:
-    """A published layout and a target.
-
-    Args:
-        agrees: its guesses are right now and then.
-    """
+    """A published layout and a target."""
 
     layout: Layout
     family: str = "llava"
-    agrees: bool = True
+    agrees: bool = True  # its guesses are right now and then
 
     def load(self, target: Pair, draft: Path) -> Pair:
         """MSD's tensors have the names of EAGLE's: the user says which it is."""
@@ -293,19 +289,12 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Broken:
-    """A published layout with one thing changed, and the line that says so.
-
-    Args:
-        settings: in place of those of its ``config.json``.
-        tensors: in place of its own by their names on disk; ``None`` for one that is missing.
-        change: of all its tensors.
-        asked: what the user says of it.
-    """
+    """A published layout with one thing changed, and the line that says so."""
 
     layout: str
     line: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    tensors: dict[str, Tensor | None] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # in place of those of its config.json
+    tensors: dict[str, Tensor | None] = field(default_factory=dict)  # by their names on disk; None for a missing one
     change: Callable[[Weights], Weights] = lambda weights: weights
     asked: dict[str, Any] = field(default_factory=dict)
 
@@ -321,119 +310,93 @@ def offset(amount: int) -> Callable[[Weights], Weights]:
     return lambda weights: weights | {"d2t": weights["d2t"] + amount}
 
 
-BROKEN = {
-    "hidden size": Broken(
+BROKEN = (
+    Broken(
         "eagle", "draft was made for a target of hidden size 24, this one's is 48", {"hidden_size": 24}, change=narrow
     ),
-    "state size": Broken(
+    Broken(
         "eagle3", "draft was made for a target of hidden size 32, this one's is 48",
         tensors={"fc.weight": torch.zeros(48, 3 * 32)},
     ),
-    "rows of embeddings": Broken(
+    Broken(
         "eagle", "draft was made for a vocabulary of 300 tokens, the target has 448",
         tensors={"embed_tokens.weight": torch.zeros(300, 48)},
     ),
-    "vocabulary": Broken(
-        "eagle3", "draft was made for a vocabulary of 32000 tokens, the target has 448", {"vocab_size": 32000}
-    ),
-    "layers": Broken(
-        "speculators", "draft reads hidden states [2, 18, 33] of a target with 7 layers", {IDS: [2, 18, 33]}
-    ),
-    "ambiguous layers": Broken(
+    Broken("eagle3", "draft was made for a vocabulary of 32000 tokens, the target has 448", {"vocab_size": 32000}),
+    Broken("speculators", "draft reads hidden states [2, 18, 33] of a target with 7 layers", {IDS: [2, 18, 33]}),
+    Broken(
         "eagle3",
         f"draft has eagle_config.{IDS} {USUAL}, which are outputs of layers by SGLang's counting and hidden states by"
         f' vLLM\'s: write "{IDS}": {USUAL} (hidden states) into its config.json instead',
         {"eagle_config": {IDS: USUAL}},
     ),
-    "rows of the head": Broken(
+    Broken(
         "eagle3", f"draft has draft_vocab_size 95 in config.json, and {SMALL} rows in lm_head.weight",
         {"draft_vocab_size": 95},
     ),
-    "no map of tokens": Broken(
-        "eagle3", f"draft scores {SMALL} of 448 tokens and lacks d2t, which says which", tensors={"d2t": None}
-    ),
-    "map out of range": Broken("eagle3", "not to different ones of the target's 448", change=offset(400)),
-    "map below zero": Broken("eagle3", "to ids -", change=offset(-50)),
-    "map onto one": Broken(
-        "eagle3", f"draft maps {SMALL} tokens to ids 0 to 0", tensors={"d2t": -torch.arange(SMALL)}
-    ),
-    "all tokens in another order": Broken(
+    Broken("eagle3", f"scores {SMALL} of 448 tokens and lacks d2t, which says which", tensors={"d2t": None}),
+    Broken("eagle3", "not to different ones of the target's 448", change=offset(400)),
+    Broken("eagle3", "to ids -", change=offset(-50)),
+    Broken("eagle3", f"draft maps {SMALL} tokens to ids 0 to 0", tensors={"d2t": -torch.arange(SMALL)}),
+    Broken(
         "eagle3, all tokens", "scores all 448 tokens, and its d2t orders them anew",
         tensors={"d2t": torch.arange(447, -1, -1) - torch.arange(448)},
     ),
-    "no fusion": Broken(
-        "eagle", "draft has no fc.weight", tensors={"fc.weight": None}, asked={"draft_format": "eagle"}
-    ),
-    "a missing tensor": Broken(
+    Broken("eagle", "draft has no fc.weight", tensors={"fc.weight": None}, asked={"draft_format": "eagle"}),
+    Broken(
         "vispec", "draft lacks 1 tensors of format vispec, such as imadpt.k_proj.weight",
         tensors={"imadpt.k_proj.weight": None},
     ),
-    "an unknown tensor": Broken(
+    Broken(
         "msd", "draft has 1 tensors that format eagle does not know, such as hidden_norm.weight",
         tensors={"hidden_norm.weight": torch.zeros(48)},
     ),
-    "a shape": Broken(
+    Broken(
         "eagle", "draft has layers.0.mlp.up_proj.weight of shape [95, 48], [96, 48] is expected",
         tensors={"layers.0.mlp.up_proj.weight": torch.zeros(95, 48)},
     ),
-    "a number in words": Broken(
-        "eagle", "draft has hidden_size 'wide', which is no whole number", {"hidden_size": "wide"}
-    ),
-    "no object": Broken(
+    Broken("eagle", "draft has hidden_size 'wide', which is no whole number", {"hidden_size": "wide"}),
+    Broken(
         "speculators", "draft has transformer_layer_config 'llama', which is no JSON object",
         {"transformer_layer_config": "llama"},
     ),
-    "sections of other heads": Broken(
+    Broken(
         "eagle3", "draft has mrope_section [16, 24, 24], which rotate 128 numbers of a head, and heads of 16",
         {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
     ),
-    "two sections": Broken(
+    Broken(
         "eagle3", "draft has mrope_section [4, 4], which are not three whole numbers",
         {"rope_parameters": {"rope_type": "default", "mrope_section": [4, 4]}},
     ),
-    "rotations in a word": Broken(
-        "vispec", "draft has rope_scaling 'mrope', which is no JSON object", {"rope_scaling": "mrope"}
-    ),
-    "another format": Broken(
-        "eagle3", "draft has the keys of format eagle3, not of msd: leave --draft-format out",
-        asked={"draft_format": "msd"},
-    ),
-    "masked guesses": Broken(
+    Broken("vispec", "draft has rope_scaling 'mrope', which is no JSON object", {"rope_scaling": "mrope"}),
+    Broken("eagle3", "has the keys of format eagle3, not of msd: leave --draft-f", asked={"draft_format": "msd"}),
+    Broken(
         "eagle3", "draft has a tensor mask_hidden, of P-EAGLE: it guesses several tokens in one pass",
         tensors={"mask_hidden": torch.zeros(1, 144)},
     ),
-    "another method": Broken(
+    Broken(
         "speculators", "draft has speculators_model_type 'dflash': it guesses several tokens in one pass",
         {"speculators_model_type": "dflash"},
     ),
-    "a sliding window": Broken(
+    Broken(
         "speculators", "draft has layer_types ['full_attention', 'sliding_attention']: drafts with full_attention",
         {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5},
         {"layers.1.mlp.up_proj.weight": torch.zeros(96, 48)},
     ),
-    "a norm for each state": Broken(
-        "eagle3", "draft has fc_norm: drafts that norm each state", {"eagle_config": {"fc_norm": True}}
-    ),
-    "another way of counting": Broken(
+    Broken("eagle3", "draft has fc_norm: drafts that norm each state", {"eagle_config": {"fc_norm": True}}),
+    Broken(
         "eagle3", "draft has eagle_aux_layer_semantics 'trtllm': vllm and sglang are known",
         {"eagle_aux_layer_semantics": "trtllm"},
     ),
-    "layers in a word": Broken("eagle3", f"draft has {IDS} 'all', which are no whole numbers", {IDS: "all"}),
-    "more states than it reads": Broken(
-        "eagle3", "draft reads 144 numbers of the target's states, and they are not those of the 4 hidden states"
-        " [1, 2, 3, 4]", {IDS: [1, 2, 3, 4]},
+    Broken("eagle3", f"draft has {IDS} 'all', which are no whole numbers", {IDS: "all"}),
+    Broken(
+        "eagle3", "reads 144 numbers of the target's states, and they are not those of the 4 hidden states [1, 2, 3, 4]",
+        {IDS: [1, 2, 3, 4]},
     ),
-    "no head for a part": Broken(
-        "eagle3", "draft lacks lm_head.weight: the target's head would score all 448 tokens, not its own",
-        tensors={"lm_head.weight": None},
-    ),
-    "a base below zero": Broken(
-        "eagle3", "--draft-rope-theta is -1: a number above 0", asked={"draft_rope_theta": -1.0}
-    ),
-    "two states of three": Broken(
-        "eagle3", "of the 2 hidden states [0, 1]: write", asked={"draft_state_layers": (0, 1)}
-    ),
-}  # fmt: skip
+    Broken("eagle3", "the target's head would score all 448 tokens, not its own", tensors={"lm_head.weight": None}),
+    Broken("eagle3", "--draft-rope-theta is -1: a number above 0", asked={"draft_rope_theta": -1.0}),
+    Broken("eagle3", "of the 2 hidden states [0, 1]: write", asked={"draft_state_layers": (0, 1)}),
+)  # fmt: skip
 
 
 def written(draft: Path, layout: str, weights: Any, **settings: Any) -> Path:
@@ -448,9 +411,8 @@ def weights_of(layout: str) -> Weights:
     return formats.published(LAYOUTS[layout], formats.random_weights(LAYOUTS[layout], 0))
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_what_does_not_fit_is_refused_in_one_line(target, tmp_path: Path, case: str):
-    broken = BROKEN[case]
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.line[:40])
+def test_what_does_not_fit_is_refused_in_one_line(target, tmp_path: Path, broken: Broken):
     changed = broken.change(weights_of(broken.layout)) | broken.tensors
     tensors = {name: one for name, one in changed.items() if one is not None}
     draft = written(tmp_path / "draft", broken.layout, tensors, **broken.settings)

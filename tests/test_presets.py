@@ -126,16 +126,6 @@ def test_published_drafts_are_named_with_their_target_and_who_measured_them() ->
         assert publisher is None or name.removesuffix(publisher) in published
 
 
-def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:
-    for name in RELATIVES:
-        preset = presets()[name]
-        target, draft = (str(one).split("/")[1].lower() for one in (preset.target, preset.draft))
-        large, small = name.rsplit("-", 1)
-        assert large.split("-")[-1] in target and small in draft and large.split("-")[0] in target.replace("llava-", "")
-        assert not preset.reading.options and not preset.tree
-        assert preset.licence and preset.measured == "no figures are known"
-
-
 def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
     made = 'make one with "specllava draft init" and name it with --draft'
     for preset in presets().values():

@@ -104,22 +104,15 @@ KINDS: dict[TokensName, Kind] = {
         "<|im_start|>", "<end_of_utterance>", "GPT2Tokenizer", "SmolVLMProcessor", "SmolVLMImageProcessor",
         "<|im_start|>" + TURNS,
     ),
-    "qwen2_vl": Kind(
-        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen2VLProcessor", "Qwen2VLImageProcessor",
-        ASSISTANT + VISION,
-    ),
-    "qwen2_5_vl": Kind(
-        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen2_5_VLProcessor",
-        "Qwen2VLImageProcessor", ASSISTANT + VISION,
-    ),
-    "qwen3_vl": Kind(
-        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
-        "Qwen2VLImageProcessorFast", VISION,
-    ),
-    "qwen3_vl_moe": Kind(
-        (), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", "Qwen3VLProcessor",
-        "Qwen2VLImageProcessorFast", VISION,
-    ),
+    **{
+        name: Kind((), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", processor, images, template)
+        for name, processor, images, template in (
+            ("qwen2_vl", "Qwen2VLProcessor", "Qwen2VLImageProcessor", ASSISTANT + VISION),
+            ("qwen2_5_vl", "Qwen2_5_VLProcessor", "Qwen2VLImageProcessor", ASSISTANT + VISION),
+            ("qwen3_vl", "Qwen3VLProcessor", "Qwen2VLImageProcessorFast", VISION),
+            ("qwen3_vl_moe", "Qwen3VLProcessor", "Qwen2VLImageProcessorFast", VISION),
+        )
+    },
     "gemma3": Kind(
         ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
         ("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"),
@@ -138,17 +131,11 @@ AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TextKind:
-    """What is published with a language model.
+    """What is published with a language model."""
 
-    Args:
-        tokens: whose special tokens it has.
-        template: over messages whose contents are texts.
-        fields: of the configuration, beside the sizes.
-    """
-
-    tokens: TokensName
-    template: str
-    fields: tuple[tuple[str, Any], ...] = ()
+    tokens: TokensName  # whose special tokens it has
+    template: str  # over messages whose contents are texts
+    fields: tuple[tuple[str, Any], ...] = ()  # of the configuration, beside the sizes
 
 
 WINDOW = 12  # of the sliding layers of small language models and of Gemma 3: every prompt with a picture is longer
@@ -191,9 +178,6 @@ def token_ids(family: TokensName) -> dict[str, int]:
     }
 
 
-# ------------------------------------------------------------------------------------------- configurations
-
-
 @dataclass(frozen=True)
 class Layout:
     """Sizes of a checkpoint: decoder, tower, rows of the embeddings behind the last token."""
@@ -221,22 +205,17 @@ def text_fields(family: TokensName, layout: Layout) -> dict[str, Any]:
     others = {"mistral": "mistral", "gemma3": "gemma3_text"}
     kind = (qwens | flat | others).get(family, "llama")
     fields: dict[str, Any] = {
-        "hidden_size": layout.hidden,
-        "intermediate_size": 2 * layout.hidden,
-        "max_position_embeddings": CONTEXT,
-        "model_type": kind,
-        "num_attention_heads": layout.heads,
-        "num_hidden_layers": layout.layers,
-        "num_key_value_heads": layout.kv_heads,
-        "tie_word_embeddings": tied(family, layout),
-        "vocab_size": rows_of(family, layout),
-    }
+        "hidden_size": layout.hidden, "intermediate_size": 2 * layout.hidden, "max_position_embeddings": CONTEXT,
+        "model_type": kind, "num_attention_heads": layout.heads, "num_hidden_layers": layout.layers,
+        "num_key_value_heads": layout.kv_heads, "tie_word_embeddings": tied(family, layout),
+        "vocab_size": WORDS + len(KINDS[family].first) + len(KINDS[family].last) + layout.padding,
+    }  # fmt: skip
     if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
         fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
     if family == "gemma3":  # likewise; every second layer slides, and the others' rotary angles are scaled
         fields |= {
             "head_dim": 16, "query_pre_attn_scalar": 16, "rope_local_base_freq": 1e4, "rope_theta": 1e6,
-            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": layout.window or 12,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": layout.window or WINDOW,
             "sliding_window_pattern": 2,
         }  # fmt: skip
     if kind == "qwen2" or family in flat:
@@ -266,30 +245,18 @@ def tied(family: TokensName, layout: Layout) -> bool:
     return layout.tied or family == "gemma3"
 
 
-def rows_of(family: TokensName, layout: Layout) -> int:
-    kind = KINDS[family]
-    return WORDS + len(kind.first) + len(kind.last) + layout.padding
-
-
 def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     """A published ``config.json`` with small sizes."""
     ids, image = token_ids(family), token_ids(family)[KINDS[family].image]
     vision: dict[str, Any] = {
-        "hidden_size": layout.vision,
-        "image_size": layout.side,
-        "intermediate_size": 2 * layout.vision,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 2,
-        "patch_size": layout.patch,
-    }
+        "hidden_size": layout.vision, "image_size": layout.side, "intermediate_size": 2 * layout.vision,
+        "num_attention_heads": 2, "num_hidden_layers": 2, "patch_size": layout.patch,
+    }  # fmt: skip
     fields = {
-        "architectures": [f"{family}ForConditionalGeneration"],
-        "model_type": family,
-        "text_config": text_fields(family, layout),
-        "tie_word_embeddings": tied(family, layout),
-        "torch_dtype": "float16",
-        "vision_config": vision,
-    }
+        "architectures": [f"{family}ForConditionalGeneration"], "model_type": family,
+        "text_config": text_fields(family, layout), "tie_word_embeddings": tied(family, layout),
+        "torch_dtype": "float16", "vision_config": vision,
+    }  # fmt: skip
     match family:
         case "llava_onevision":
             vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
@@ -357,9 +324,6 @@ def slots(layout: Layout) -> int:
     return (layout.side // layout.patch // layout.scale) ** 2
 
 
-# ------------------------------------------------------------------------------------------- files
-
-
 @cache
 def pieces(also: str = "") -> Tokenizer:
     """A byte-level BPE learnt from a little text."""
@@ -413,21 +377,14 @@ def write_tokenizer(directory: Path, family: TokensName, also: str = "") -> None
         }
     write(directory / "tokenizer.json", raw)
     special = {"eos_token": kind.eos, "pad_token": kind.eos} | ({"bos_token": kind.bos} if kind.bos else {})
-    write(
-        directory / "tokenizer_config.json",
-        {
-            "added_tokens_decoder": {
-                str(one["id"]): {name: value for name, value in one.items() if name != "id"}
-                for one in raw["added_tokens"]
-            },
-            "clean_up_tokenization_spaces": False,
-            "extra_special_tokens": dict(kind.named),
-            "model_max_length": CONTEXT,
-            "processor_class": kind.processor,
-            "tokenizer_class": kind.tokenizer,
-            **special,
-        },
-    )
+    added = {
+        str(one["id"]): {name: value for name, value in one.items() if name != "id"} for one in raw["added_tokens"]
+    }
+    fields = {
+        "added_tokens_decoder": added, "clean_up_tokenization_spaces": False, "extra_special_tokens": dict(kind.named),
+        "model_max_length": CONTEXT, "processor_class": kind.processor, "tokenizer_class": kind.tokenizer,
+    }  # fmt: skip
+    write(directory / "tokenizer_config.json", fields | special)
 
 
 def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None:
@@ -496,11 +453,7 @@ def write_checkpoint(
 
 
 def write_text_model(
-    directory: Path,
-    name: TextName,
-    seed: int = 0,
-    layout: Layout | None = None,
-    near: Path | None = None,
+    directory: Path, name: TextName, seed: int = 0, layout: Layout | None = None, near: Path | None = None
 ) -> Path:
     """A random language model with its own chat template."""
     kind = TEXT_KINDS[name]

@@ -33,29 +33,17 @@ EPS, LONGEST = 1e-6, 1024
 
 @dataclass(frozen=True)
 class Text:
-    """A text as its target knows it.
+    """A text as its target knows it."""
 
-    Args:
-        ids: ``[length]``.
-        merged: token embeddings with those of pictures in their slots, ``[length, hidden]``.
-        states: that the draft reads, side by side, ``[length, layers * hidden]``.
-        slots: whether a picture is there, ``[length]``.
-        rows: its target's positions of them in time, height and width, ``[3, length]``.
-    """
-
-    ids: Tensor
-    merged: Tensor
-    states: Tensor
-    slots: Tensor
-    rows: Tensor
+    ids: Tensor  # [length]
+    merged: Tensor  # token embeddings with those of pictures in their slots, [length, hidden]
+    states: Tensor  # that the draft reads, side by side, [length, layers * hidden]
+    slots: Tensor  # whether a picture is there, [length]
+    rows: Tensor  # its target's positions in time, height and width, [3, length]
 
 
 class Reference:
-    """One draft for one target.
-
-    Args:
-        weights: as in the checkpoint, by their plain names.
-    """
+    """One draft for one target; weights by their plain names."""
 
     def __init__(self, layout: Layout, weights: dict[str, Tensor], target: PreTrainedModel) -> None:
         self.layout, self.flags = layout, layout.does

@@ -30,59 +30,32 @@ LOUD = 4.0  # of an embedding that passes for a state: its guesses are surer
 
 @dataclass(frozen=True)
 class Layout:
-    """How one draft is published.
+    """How one draft is published."""
 
-    Args:
-        format: its recurrence.
-        file: ``safetensors`` or ``bin``.
-        front: what its trainer left in front of every name.
-        layer: name of its decoder layer.
-        rows: of its copy of the token embeddings; ``None`` without one.
-        head: tokens that an EAGLE-3 head scores.
-        kv: key and value heads.
-        bias: whether ``fc`` has one.
-        input_norm: its layer has one, as EagleVLM's.
-        queries: of ViSpec's adaptor.
-        ids: layers that it names, as ``config.json`` says it.
-        states: hidden states that these are.
-        flags: of the speculators layout, whose configuration is nested.
-        width: its hidden size.
-        qkv_bias: queries, keys and values have biases.
-        theta: base of its rotary embeddings.
-        section: pairs of numbers rotated by time, height and width; ``None`` for plain positions.
-        interleaved: they take turns.
-        again: its embeddings are there once more, as ``weight``.
-        qk_norm: queries and keys are normed by head, as Qwen3's are.
-        fusion: it has ``fc``.
-        own_head: it has a head of its own.
-        variants: what its layer does, where ``config.json`` has other words for it than ``flags``.
-        says: what else its ``config.json`` says.
-    """
-
-    format: DraftFormat
-    file: str = "safetensors"
-    front: str = ""
-    layer: str = "layers.0."
-    rows: int | None = PADDED
-    head: int = PADDED
-    kv: int = HEADS
-    bias: bool = True
-    input_norm: bool = False
-    queries: int = 2
-    ids: dict[str, Any] = field(default_factory=dict)
-    states: tuple[int, ...] = (-1,)
-    flags: dict[str, bool] | None = None
-    width: int = HIDDEN
+    format: DraftFormat  # its recurrence
+    file: str = "safetensors"  # or bin
+    front: str = ""  # what its trainer left in front of every name
+    layer: str = "layers.0."  # name of its decoder layer
+    rows: int | None = PADDED  # of its copy of the token embeddings; None without one
+    head: int = PADDED  # tokens that an EAGLE-3 head scores
+    kv: int = HEADS  # key and value heads
+    bias: bool = True  # of fc
+    input_norm: bool = False  # of its layer, as EagleVLM's
+    queries: int = 2  # of ViSpec's adaptor
+    ids: dict[str, Any] = field(default_factory=dict)  # layers that it names, as config.json says it
+    states: tuple[int, ...] = (-1,)  # hidden states that these are
+    flags: dict[str, bool] | None = None  # of the speculators layout, whose configuration is nested
+    width: int = HIDDEN  # its hidden size
     qkv_bias: bool = False
-    theta: float = 10000.0
-    section: tuple[int, int, int] | None = None
-    interleaved: bool = False
-    again: bool = False
-    qk_norm: bool = False
-    fusion: bool = True
+    theta: float = 10000.0  # base of its rotary embeddings
+    section: tuple[int, int, int] | None = None  # pairs rotated by time, height and width; None for plain positions
+    interleaved: bool = False  # these take turns
+    again: bool = False  # its embeddings are there once more, as weight
+    qk_norm: bool = False  # queries and keys are normed by head, as Qwen3's are
+    fusion: bool = True  # it has fc
     own_head: bool = True
-    variants: dict[str, bool] | None = None
-    says: dict[str, Any] = field(default_factory=dict)
+    variants: dict[str, bool] | None = None  # of its layer, where config.json has other words for it than flags
+    says: dict[str, Any] = field(default_factory=dict)  # what else its config.json says
 
     @property
     def eagle3(self) -> bool:
