@@ -390,7 +390,7 @@ BROKEN = (
     ),
     Broken("eagle3", f"draft has {IDS} 'all', which are no whole numbers", {IDS: "all"}),
     Broken(
-        "eagle3", "reads 144 numbers of the target's states, and they are not those of the 4 hidden states [1, 2, 3, 4]",
+        "eagle3", "reads 144 numbers of the target's states, and they are not those of the 4 hidden states [1, 2, 3",
         {IDS: [1, 2, 3, 4]},
     ),
     Broken("eagle3", "the target's head would score all 448 tokens, not its own", tensors={"lm_head.weight": None}),

@@ -1,15 +1,9 @@
-"""Configurations of the models that presets name, as their authors publish them: the figures that decide sizes.
-
-Of drafts that read states also ``config.json`` and tensors, as in Lyn-Lucy/MSD (``EAGLE/eagle/train``),
-KangJialiang/ViSpec (``vispec/train``) and Tencent/AngelSlim (``…/train/configs``): shapes without memory.
-"""
+"""Configurations of the models that presets name, in the figures that decide their size, as they are published."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -100,70 +94,3 @@ def drafts() -> dict[str, Build]:
         "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": reading("eagle3", (4096, 14336, 1, 32, 8), 128256, head=32000),
         "AngelSlim/Qwen3-8B_eagle3": reading("eagle3", (4096, 12288, 1, 32, 8), 151936, head=32000),
     }
-
-
-# ----------------------------------------------------------------------------------------------- of authors
-
-Settings = dict[str, Any]
-
-
-def sizes(hidden: int, inner: int, heads: int, kv: int, rows: int, eps: float = 1e-6, longest: int = 4096) -> Settings:
-    """The keys that all of them have."""
-    return {
-        "hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads, "num_key_value_heads": kv,
-        "num_hidden_layers": 1, "vocab_size": rows, "rms_norm_eps": eps, "max_position_embeddings": longest,
-        "hidden_act": "silu", "initializer_range": 0.02, "use_cache": True,
-    }  # fmt: skip
-
-
-SETTINGS: dict[str, tuple[DraftFormat, Settings]] = {
-    "Cloudriver/MSD-LLaVA1.5-7B": ("msd", sizes(4096, 11008, 32, 32, 32000, 1e-5) | {
-        "architectures": ["LlavaLlamaForCausalLM"], "model_type": "llava", "mm_hidden_size": 1024, "use_mm_proj": True,
-        "mm_projector_type": "mlp2x_gelu", "mm_vision_select_layer": -2, "rope_scaling": None, "pretraining_tp": 1,
-    }),
-    "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct": ("vispec", sizes(3584, 18944, 28, 28, 152064, longest=8192) | {
-        "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "rope_theta": 1e6,
-        "qkv_bias": True, "max_window_layers": 28, "sliding_window": 32768, "use_sliding_window": False,
-    }),
-    "AngelSlim/Qwen3-8B_eagle3": ("eagle3", sizes(4096, 12288, 32, 8, 151936, longest=40960) | {
-        "architectures": ["Eagle3LlamaForCausalLM"], "model_type": "llama", "head_dim": 128, "attention_bias": False,
-        "max_window_layers": 36, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
-        "use_sliding_window": False, "draft_vocab_size": 32000, "tie_word_embeddings": False,
-    }),
-}  # fmt: skip
-
-
-def tensors(kind: DraftFormat, settings: Settings) -> dict[str, Tensor]:
-    """The tensors of such a draft by the names that its authors' module has for them, without memory."""
-    hidden, inner, heads = (settings[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads"))
-    size = settings.get("head_dim", hidden // heads)
-    own, kv = heads * size, settings["num_key_value_heads"] * size
-    eagle3, layer = kind == "eagle3", "midlayer." if kind == "eagle3" else "layers.0."
-    read = 2 * hidden if eagle3 else hidden
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (hidden, 3 * hidden if eagle3 else 2 * hidden),
-        "embed_tokens.weight": (settings["vocab_size"], hidden),
-        f"{layer}self_attn.q_proj.weight": (own, read),
-        f"{layer}self_attn.k_proj.weight": (kv, read),
-        f"{layer}self_attn.v_proj.weight": (kv, read),
-        f"{layer}self_attn.o_proj.weight": (hidden, own),
-        f"{layer}mlp.gate_proj.weight": (inner, hidden),
-        f"{layer}mlp.up_proj.weight": (inner, hidden),
-        f"{layer}mlp.down_proj.weight": (hidden, inner),
-        f"{layer}post_attention_layernorm.weight": (hidden,),
-    }
-    if eagle3:
-        shapes |= {f"{name}.weight": (hidden,) for name in (f"{layer}hidden_norm", f"{layer}input_layernorm", "norm")}
-        shapes["lm_head.weight"] = (settings["draft_vocab_size"], hidden)
-    else:
-        shapes["fc.bias"] = (hidden,)
-    if settings.get("qkv_bias"):
-        shapes |= {f"{layer}self_attn.{name}_proj.bias": (kv if name in "kv" else own,) for name in "qkv"}
-    if kind == "vispec":
-        shapes |= {"img_fc.weight": (hidden, 2 * hidden), "img_fc.bias": (hidden,), "imadpt.q": (2, heads, size)}
-        shapes |= {f"imadpt.{name}_proj.weight": (hidden, hidden) for name in "kvo"}
-        shapes |= {f"imadpt.{name}_proj.bias": (hidden,) for name in "kv"}
-    found = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    if eagle3:
-        found["d2t"] = torch.zeros(settings["draft_vocab_size"], dtype=torch.int64)
-    return found
