@@ -51,7 +51,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs(root: Path):
-    """A pair by family, draft and precision; a target is loaded once per precision."""
     alone = cache(lambda family, dtype: Pair.load(root / family, device="cpu", dtype=dtype))
     return cache(lambda family, made, dtype: alone(family, dtype).with_draft(root / f"{family} {made}"))
 

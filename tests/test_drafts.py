@@ -73,7 +73,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights_of(directory: Path) -> dict[str, Tensor]:
-    """By published names; a draft without a tower is written with those of today's transformers."""
     return {published_name(name): weight for name, weight in checkpoints.weights_of(directory).items()}
 
 
@@ -191,7 +190,6 @@ RUN = 'run "specllava draft init"'
 
 
 def rename_a_piece(draft: Path) -> None:
-    """Of the tokenizer: an entry for another one."""
     raw = json.loads((draft / "tokenizer.json").read_text())
     vocabulary, merges = raw["model"]["vocab"], raw["model"]["merges"]
     last = max(vocabulary, key=vocabulary.get)
@@ -294,7 +292,6 @@ def _llama(seed: int, **changed: object) -> LlamaForCausalLM:
 
 
 def _logits(model: LlamaForCausalLM) -> torch.Tensor:
-    """Of a prompt, by whole passes."""
     with torch.inference_mode():
         return model(torch.arange(9)[None], use_cache=False).logits[0]
 
@@ -383,7 +380,6 @@ Made = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures and a data file."""
     root = tmp_path_factory.mktemp("slots")
     family_drafts.write_data(root, ROWS)
     return root

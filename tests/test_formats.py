@@ -52,8 +52,6 @@ LIMIT = 9
 
 @dataclass(frozen=True)
 class Case:
-    """A published layout and a target."""
-
     layout: Layout
     family: str = "llava"
     agrees: bool = True  # its guesses are right now and then
@@ -300,7 +298,6 @@ class Broken:
 
 
 def narrow(weights: Weights) -> Weights:
-    """As for a target of half the width."""
     return {name: one[: len(one) // 2, ..., : one.shape[-1] // 2] for name, one in weights.items() if one.dim() > 1} | {
         name: one[: len(one) // 2] for name, one in weights.items() if one.dim() == 1
     }

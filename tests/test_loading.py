@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -128,15 +129,10 @@ def test_what_is_no_directory_and_no_id_is_refused(root: Path, source: str):
 
 
 def without(root: Path, tmp_path: Path, change) -> Path:
-    """The target with something amiss."""
     copied = tmp_path / "copy"
     shutil.copytree(root / "target", copied)
     change(copied)
     return copied
-
-
-def _change(file: Path, change: dict) -> None:
-    checkpoints.write(file, json.loads(file.read_text()) | change)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 14000000\n"
@@ -151,8 +147,8 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda copy: (copy / name).write_bytes(content)
 
 
-def _named(**change: object) -> Callable[[Path], object]:
-    return lambda copy: _change(copy / "config.json", change)
+def _fields(name: str, **change: object) -> Callable[[Path], object]:
+    return lambda copy: checkpoints.write(copy / name, json.loads((copy / name).read_text()) | change)
 
 
 def _only(*names: str) -> Callable[[Path], object]:
@@ -204,6 +200,10 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing file": (
         lambda copy: (copy / SECOND).unlink(), f"lacks 1 of 2 files of weights, such as {SECOND}: download them"
     ),
+    **{
+        f"an answer that ends with {end!r}": (_fields("generation_config.json", eos_token_id=end), "eos_token_id")
+        for end in ("x", 2.5, [2, "</s>"], True, -1)
+    },
     "missing weights": (
         _without("multi_modal_projector.linear_1"),
         "lacks 2 weights of a LlavaForConditionalGeneration, such as model.multi_modal_projector.linear_1.bias",
@@ -215,17 +215,17 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     },
     **{
         f"{kind} of its authors": (
-            _named(model_type=kind, mm_vision_tower="clip"),
+            _fields("config.json", model_type=kind, mm_vision_tower="clip"),
             f"has LLaVA's own layout ({kind} with mm_vision_tower): {WAY}",
         )
         for kind in ("llava_llama", "llava_mistral", "llava_qwen", "llava")
     },
     "code of its own": (
-        _named(model_type="v", auto_map={}),
+        _fields("config.json", model_type="v", auto_map={}),
         f"has model_type 'v' by code of its own (auto_map), which is not run: {WAY}",
     ),
-    "an unknown type": (_named(model_type="v"), f"has model_type 'v', {UNKNOWN}: {WAY}"),
-    "no type": (_named(model_type=None), f"has model_type None, {UNKNOWN}: {WAY}"),
+    "an unknown type": (_fields("config.json", model_type="v"), f"has model_type 'v', {UNKNOWN}: {WAY}"),
+    "no type": (_fields("config.json", model_type=None), f"has model_type None, {UNKNOWN}: {WAY}"),
     "an adapter beside": (_write("adapter_config.json", b"{}"), "has adapter_config.json, of an adapter"),
     "an adapter alone": (
         lambda copy: (_write("adapter_config.json", b"{}")(copy), (copy / "config.json").unlink()),
@@ -234,7 +234,8 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     **{
         f"a draft: {name}": (change, "is a draft: name it with --draft, and its target with --target")
         for name, change in {
-            "no tower": _named(architectures=["DraftLlava"]), "slots": _named(model_type="slot_draft"),
+            "no tower": _fields("config.json", architectures=["DraftLlava"]),
+            "slots": _fields("config.json", model_type="slot_draft"),
             "states": _draft("speculators"), "pickled": _draft("eagle3"),
         }.items()
     },
@@ -247,7 +248,7 @@ def test_a_directory_that_is_no_target_is_refused_by_what_is_wrong_in_it(root: P
     damage, words = REFUSALS[what]
     copied = without(root, tmp_path, damage)
     line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
-    assert line.startswith(f"{copied} ") and words in line
+    assert line.startswith(str(copied)) and words in line
 
 
 def test_two_threads_load_one_after_the_other(root: Path, monkeypatch: pytest.MonkeyPatch):
@@ -301,46 +302,31 @@ def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path
 
 
 def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
-    def silent(directory: Path) -> None:
-        _change(directory / "generation_config.json", {"eos_token_id": None})
-
-    configured = without(
-        root, tmp_path, lambda copy: (silent(copy), _change(copy / "config.json", {"eos_token_id": 7}))
-    )
-    assert Pair.load(configured, name="x", device="cpu").eos_token_ids == {7}
-    pair = Pair.load(root / "target", name="x", device="cpu")
+    configured = without(root, tmp_path, _fields("generation_config.json", eos_token_id=None))
+    _fields("config.json", eos_token_id=7)(configured)
+    assert Pair.load(configured, device="cpu").eos_token_ids == {7}
+    pair = Pair.load(root / "target", device="cpu")
     for config in (pair.target.generation_config, pair.target.config, pair.target.config.get_text_config()):
         config.eos_token_id = None
     assert pair.eos_token_ids == {pair.processor.tokenizer.eos_token_id} == {2}
 
 
-@pytest.mark.parametrize("end", ["x", 2.5, [2, "</s>"], True, -1])
-def test_an_end_that_is_no_token_is_refused(root: Path, tmp_path: Path, end):
-    copied = without(root, tmp_path, lambda copy: _change(copy / "generation_config.json", {"eos_token_id": end}))
-    line = complaint(lambda: Pair.load(copied, name="x", device="cpu"))
-    assert line.startswith(f"{copied}") and "eos_token_id" in line
-
-
 def _no_merge(copy: Path) -> None:
-    raw = json.loads((copy / "tokenizer.json").read_text())
-    raw["model"]["merges"] = [["nobody", "knows"], *raw["model"]["merges"]]
-    checkpoints.write(copy / "tokenizer.json", raw)
+    model = json.loads((copy / "tokenizer.json").read_text())["model"]
+    _fields("tokenizer.json", model=model | {"merges": [["nobody", "knows"], *model["merges"]]})(copy)
 
 
-def _text_config(**change: object) -> Callable[[Path], None]:
-    def changed(copy: Path) -> None:
-        text = json.loads((copy / "config.json").read_text())["text_config"]
-        _change(copy / "config.json", {"text_config": text | change})
-
-    return changed
+def _text_config(**change: object) -> Callable[[Path], object]:
+    text = checkpoints.text_fields(2, 48, checkpoints.PADDED)
+    return _fields("config.json", text_config=text | change)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         _no_merge,
-        lambda copy: _change(copy / "chat_template.json", {"chat_template": "{% for x in %}"}),
-        lambda copy: _change(copy / "chat_template.json", {"chat_template": 5}),
+        _fields("chat_template.json", chat_template="{% for x in %}"),
+        _fields("chat_template.json", chat_template=5),
         _text_config(hidden_size=-8),
         _text_config(hidden_size="wide"),
         _text_config(num_hidden_layers=2.5),
@@ -437,36 +423,24 @@ def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
     assert line.endswith("try a smaller --dtype, --quantization, --device-map or another --device")
 
 
-def test_a_shorter_context_that_fits_is_proposed_and_then_loads(root: Path, monkeypatch: pytest.MonkeyPatch):
-    """Caches for the whole context were counted, and there was no way to say that fewer tokens will do."""
-    pair = {"device": "cpu", "dtype": "float32"}
-    whole = Pair.load(root / "target", root / "draft", name="big", **pair)
-    needed = estimate(*[(type(model), model.config) for model in (whole.target, whole.draft)], torch.float32)
-    monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
-    line = complaint(lambda: Pair.load(root / "target", root / "draft", name="big", **pair))
-    proposed = checkpoints.CONTEXT - 500
-    assert f": try --context {proposed}, a smaller --dtype" in line
-    assert "needs" in complaint(
-        lambda: Pair.load(root / "target", root / "draft", name="big", **pair, context=proposed + 1)
-    )
-    small = Pair.load(root / "target", root / "draft", name="big", **pair, context=proposed)
-    assert small.context == proposed
-    line = complaint(lambda: small.prompt(None, "Hi", proposed))
-    assert f"do not fit the context of {proposed}: shorten the prompt" in line
-
-
-def test_without_memory_for_the_whole_context_a_pair_takes_what_there_is_unless_that_is_little(
+def test_where_the_whole_context_does_not_fit_a_shorter_one_is_taken_or_proposed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    pair, told = {"device": "cpu", "dtype": "float32"}, list[str]()
-    build = type(Pair.load(root / "target", name="big", **pair).target), Checkpoint.at(root / "target").config()
-    needed = estimate(build, None, torch.float32)
+    """Taken if it is enough. Caches for the whole context were counted, and nobody could ask for fewer tokens."""
+    load = partial(Pair.load, root / "target", root / "draft", name="big", device="cpu", dtype="float32")
+    whole = load()
+    needed = estimate(*[(type(model), model.config) for model in (whole.target, whole.draft)], torch.float32)
+    room, told = checkpoints.CONTEXT - 500, list[str]()
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
-    monkeypatch.setattr(weighing, "ENOUGH", room := checkpoints.CONTEXT - 500)
-    assert Pair.load(root / "target", name="big", **pair, tell=told.append).context == room
+    monkeypatch.setattr(weighing, "ENOUGH", room)
+    assert load(tell=told.append).context == room
     assert told[0].endswith(f"which is enough for {room}: prompt and answer have as many at most")
     monkeypatch.setattr(weighing, "ENOUGH", room + 1)
-    assert f"try --context {room}, " in complaint(lambda: Pair.load(root / "target", name="big", **pair))
+    assert f": try --context {room}, a smaller --dtype" in complaint(load)
+    assert "needs" in complaint(lambda: load(context=room + 1))
+    small = load(context=room)
+    assert small.context == room
+    assert f"context of {room}: shorten the prompt" in complaint(lambda: small.prompt(None, "Hi", room))
 
 
 @pytest.mark.parametrize("wanted", [0, -3, checkpoints.CONTEXT + 1])

@@ -72,7 +72,6 @@ def formed(chat: list[dict[str, Any]], user: Form, system: Form) -> list[dict[st
 
 
 def judged(pair: Pair, chat: list[dict[str, Any]], pictures: list[Any]) -> list[int]:
-    """What transformers' processor makes of a chat."""
     text = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
     begun = text.startswith(pair.processor.tokenizer.bos_token)
     read = pair.processor(images=[pictures] if pictures else None, text=text, add_special_tokens=not begun)

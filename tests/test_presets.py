@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import checkpoints, formats, published
-from support.families import Layout, write_checkpoint
+from support.families import Layout, write_checkpoint, write_text_model
 from support.refusals import complaint
 
 from specllava.cli.commands import listing, markdown_table
@@ -19,7 +19,8 @@ from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
 from specllava.models import memory
-from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.memory import ENOUGH, estimate, free_bytes
 from specllava.models.options import DraftReading
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
@@ -49,10 +50,12 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _store(cache: Path, name: str, source: Path) -> None:
-    place = cache / f"models--{name.replace('/', '--')}"
+    repository, _, branch = name.partition("@")
+    place = cache / f"models--{repository.replace('/', '--')}"
     shutil.copytree(source, place / "snapshots" / "abc123", dirs_exist_ok=True)
-    (place / "refs").mkdir(exist_ok=True)
-    (place / "refs" / "main").write_text("abc123")
+    reference = place / "refs" / (branch or "main")
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    reference.write_text("abc123")
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +148,20 @@ def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: P
     pair = Pair.from_preset(RELATIVES[0], dtype="float64", device="cpu")
     assert (pair.draft_name, pair.draft_vision) == ("SmolVLM2-256M-Video-Instruct", "own")
     traces = pair.compare(None, checkpoints.messages(3), SHORT)
+    assert traces["speculative"].token_ids == traces["target-only"].token_ids
+
+
+def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(stored: Path, tmp_path: Path) -> None:
+    """Vicuna's safetensors are in a revision; other branches of its repository have none."""
+    preset = presets()["vicuna-7b-v1.3-eagle"]
+    assert str(preset.target) == "lmsys/vicuna-7b-v1.3@refs/pr/4"
+    target = write_text_model(tmp_path / "phi3", "phi3")
+    save(fresh_feature_draft(Pair.load(target, device="cpu").target, "eagle"), None, tmp_path / "eagle")
+    _store(stored / "cache", str(preset.target), target)
+    _store(stored / "cache", str(preset.draft), tmp_path / "eagle")
+    pair = Pair.from_preset("vicuna-7b-v1.3-eagle", device="cpu", dtype="float64")
+    assert (pair.target_name, pair.draft_vision) == ("vicuna-7b-v1.3", "states")
+    traces = pair.compare(None, "What is there?", SHORT)
     assert traces["speculative"].token_ids == traces["target-only"].token_ids
 
 

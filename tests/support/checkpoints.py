@@ -200,13 +200,11 @@ def write_llama(
 
 
 def weights_of(directory: Path) -> dict[str, Tensor]:
-    """All weights of a checkpoint by their names on disk."""
     files = sorted(directory.glob("*.safetensors"))
     return {name: weight for file in files for name, weight in load_file(file).items()}
 
 
 def tower_of(directory: Path) -> dict[str, Tensor]:
-    """The weights of a LLaVA's tower."""
     return {name: weight for name, weight in weights_of(directory).items() if "vision_tower" in name}
 
 
@@ -252,7 +250,6 @@ def randomised(model: torch.nn.Module, seed: int) -> dict[str, Tensor]:
 
 
 def write_weights(directory: Path, weights: dict[str, Tensor]) -> None:
-    """Two safetensors files and their index."""
     names = sorted(weights)
     files = {1: names[: len(names) // 2], 2: names[len(names) // 2 :]}
     index: dict[str, str] = {}
@@ -275,7 +272,6 @@ QUESTIONS = ("What is this?", "Where is the cat?", "Describe the picture in deta
 
 
 def picture(number: int) -> Image.Image:
-    """Noise, of an odd size."""
     width, height = SIZES[number % len(SIZES)]
     source = torch.Generator().manual_seed(number)
     return Image.fromarray(torch.randint(256, (height, width, 3), generator=source, dtype=torch.uint8).numpy())

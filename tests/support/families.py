@@ -170,7 +170,6 @@ TEXT_KINDS: dict[TextName, TextKind] = {
 
 @cache
 def token_ids(family: TokensName) -> dict[str, int]:
-    """Ids of the special tokens."""
     kind = KINDS[family]
     behind = len(kind.first) + WORDS
     return {token: number for number, token in enumerate(kind.first)} | {
@@ -320,7 +319,6 @@ def grid(layout: Layout) -> list[list[int]]:
 
 
 def slots(layout: Layout) -> int:
-    """Image slots of a square."""
     return (layout.side // layout.patch // layout.scale) ** 2
 
 
@@ -455,7 +453,6 @@ def write_checkpoint(
 def write_text_model(
     directory: Path, name: TextName, seed: int = 0, layout: Layout | None = None, near: Path | None = None
 ) -> Path:
-    """A random language model with its own chat template."""
     kind = TEXT_KINDS[name]
     fields = text_fields(kind.tokens, layout or Layout()) | {"model_type": name} | dict(kind.fields)
     _write_model(directory, fields, kind.tokens, seed, near, 0.03)

@@ -178,7 +178,6 @@ def save_weights(directory: Path, weights: dict[str, Tensor], file: str) -> None
 
 
 def read_weights(directory: Path, layout: Layout) -> dict[str, Tensor]:
-    """Its tensors by their plain names."""
     if layout.file == "bin":
         held = torch.load(directory / "pytorch_model.bin")
     else:
@@ -187,7 +186,6 @@ def read_weights(directory: Path, layout: Layout) -> dict[str, Tensor]:
 
 
 def settings(layout: Layout) -> dict[str, Any]:
-    """Its ``config.json``."""
     sizes = {
         "architectures": ["LlamaForCausalLMEagle3" if layout.eagle3 else "LlamaForCausalLM"],
         "hidden_act": "silu", "hidden_size": layout.width, "intermediate_size": INNER, "max_position_embeddings": 2048,
@@ -275,7 +273,6 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
 
 
 def published(layout: Layout, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names that they have on disk."""
     return {layout.front + name.replace("layers.0.", layout.layer): one for name, one in weights.items()}
 
 

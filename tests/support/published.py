@@ -45,7 +45,6 @@ def smol(shape: Shape, vision: dict[str, Any], scale: int) -> Build:
 
 
 def words(kind: str, shape: Shape, rows: int, tied: bool = False, **fields: Any) -> Build:
-    """The class and configuration of a language model."""
     sizes = dict(zip(SIZES, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | fields
     config = CONFIG_MAPPING[kind](**sizes)
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
@@ -56,7 +55,6 @@ QWEN_TOWER = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_
 
 
 def models() -> dict[str, Build]:
-    """All models but drafts that read states, by their ids of the hub."""
     return {
         "lmsys/vicuna-7b-v1.3@refs/pr/4": words("llama", SEVEN, 32000),
         "meta-llama/Llama-3.1-8B-Instruct": words("llama", (4096, 14336, 32, 32, 8), 128256),
@@ -83,7 +81,6 @@ def reading(format_: DraftFormat, shape: Shape, rows: int, head: int | None = No
 
 
 def drafts() -> dict[str, Build]:
-    """All drafts that read states, by their ids of the hub."""
     return {
         "Cloudriver/MSD-LLaVA1.5-7B": reading("msd", SEVEN, 32064),
         "Cloudriver/ViSpec-LLaVA1.5-7B": reading("vispec", SEVEN, 32064),
