@@ -18,7 +18,7 @@ import pytest
 import torch
 from support import checkpoints, families, family_drafts
 from support.amount import sample
-from support.checkpoints import PADDED, WORDS, published_name
+from support.checkpoints import IMAGE_ID, PADDED, WORDS, published_name
 from support.distilling import arguments
 from support.engine_loaders import ENGINES, served
 from support.families import FAMILIES
@@ -102,7 +102,7 @@ def test_init_keeps_the_language_model_and_fills_up_its_vocabulary(root: Path):
     config = config_of(root / "draft")
     assert config["architectures"] == ["DraftLlava"]
     assert config["text_config"]["vocab_size"] == PADDED
-    assert (config["text_config"]["bos_token_id"], config["image_token_index"]) == (1, checkpoints.IMAGE_ID)
+    assert (config["text_config"]["bos_token_id"], config["image_token_index"]) == (1, IMAGE_ID)
 
 
 def test_a_seed_makes_the_same_projector_again_and_another_seed_another(root: Path, tmp_path: Path):
@@ -186,50 +186,35 @@ def test_a_projector_of_another_name_is_no_matter(root: Path):
 
 # ----------------------------------------------------------------------------------------------- refused
 
-RUN = 'run "specllava draft init"'
+
+@pytest.mark.parametrize(
+    ("target", "draft", "fields", "line"),
+    [
+        ("target", "llama", {}, f"draft vocabulary {WORDS} does not cover the target's {PADDED}"),
+        ("next", "draft", {}, "the draft reads features of a llava, the target is a llava_next"),
+        ("wide", "draft", {}, "the draft reads vision features of size 32, the target's tower gives 48"),
+        ("target", "draft", {"image_token_index": 5}, f"the draft's image token is 5, the target's {IMAGE_ID}"),
+        ("target", "draft", {"vision_feature_layer": -1}, "the draft reads vision layer -1, the target layer -2"),
+    ],
+)
+def test_a_draft_that_does_not_fit_is_refused_with_the_way_out(
+    root: Path, tmp_path: Path, target: str, draft: str, fields: dict[str, Any], line: str
+):
+    odd = Path(shutil.copytree(root / draft, tmp_path / "odd"))
+    change(odd, **fields)
+    assert complaint(lambda: Pair.load(root / target, odd, device="cpu")) == f'{line}: run "specllava draft init"'
 
 
-def rename_a_piece(draft: Path) -> None:
-    raw = json.loads((draft / "tokenizer.json").read_text())
+def test_a_draft_with_another_piece_in_its_tokenizer_is_refused(root: Path, tmp_path: Path):
+    odd = Path(shutil.copytree(root / "same", tmp_path / "odd"))
+    raw = json.loads((odd / "tokenizer.json").read_text())
     vocabulary, merges = raw["model"]["vocab"], raw["model"]["merges"]
     last = max(vocabulary, key=vocabulary.get)
     vocabulary["nobody"] = vocabulary.pop(last)
     raw["model"]["merges"] = [pair for pair in merges if "".join(pair) != last]
-    checkpoints.write(draft / "tokenizer.json", raw)
-
-
-# Target, draft, what is changed in a copy of the draft, and the line.
-MISFITS: dict[str, tuple[str, str, Callable[[Path], object], str]] = {
-    "a plain llama as it is published": (
-        "target", "llama", lambda draft: None, f"draft vocabulary {WORDS} does not cover the target's {PADDED}: {RUN}"
-    ),
-    "another family": (
-        "next", "draft", lambda draft: None, f"the draft reads features of a llava, the target is a llava_next: {RUN}"
-    ),
-    "another tower": (
-        "wide", "draft", lambda draft: None,
-        f"the draft reads vision features of size 32, the target's tower gives 48: {RUN}",
-    ),
-    "another image token": (
-        "target", "draft", lambda draft: change(draft, image_token_index=5),
-        f"the draft's image token is 5, the target's {checkpoints.IMAGE_ID}: {RUN}",
-    ),
-    "another vision layer": (
-        "target", "draft", lambda draft: change(draft, vision_feature_layer=-1),
-        f"the draft reads vision layer -1, the target layer -2: {RUN}",
-    ),
-    "another piece": (
-        "target", "same", rename_a_piece, "the draft's tokenizer is not the target's: 2 entries differ"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", MISFITS)
-def test_a_draft_that_does_not_fit_is_refused_with_the_way_out(root: Path, tmp_path: Path, what: str):
-    target, draft, damage, line = MISFITS[what]
-    odd = Path(shutil.copytree(root / draft, tmp_path / "odd"))
-    damage(odd)
-    assert complaint(lambda: Pair.load(root / target, odd, device="cpu")) == line
+    checkpoints.write(odd / "tokenizer.json", raw)
+    line = complaint(lambda: Pair.load(root / "target", odd, device="cpu"))
+    assert line == "the draft's tokenizer is not the target's: 2 entries differ"
 
 
 def test_a_model_with_other_tokens_is_refused_by_number(root: Path, tmp_path: Path):
