@@ -386,7 +386,7 @@ def small_vlm(kind: OperatorName, seed: int = 0) -> DraftLlava:
     """The target's weights with noise and without its tower, reading compressed pictures."""
     draft = copy.deepcopy(models.draft("mixed", seed))
     add_compressor(draft, CompressorConfig(kind, **SMALL), seed)
-    return draft
+    return draft.eval()
 
 
 def vlm_pair(kind: OperatorName | None, seed: int = 0) -> Pair:
