@@ -29,6 +29,8 @@ from transformers import (
     Llama4Config,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PaliGemmaConfig,
     Qwen2Config,
     Qwen3_5Config,
@@ -412,6 +414,28 @@ def test_embeddings_stay_scaled_when_rows_are_cut_or_filled(pairs, size: int):
     resize_vocabulary(draft, "draft", 330, size)
     assert torch.equal(draft.get_input_embeddings()(words), before)
     assert draft.get_output_embeddings()(before[0]).shape == (size,)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@torch.inference_mode()
+def test_a_kept_branch_is_seen_through_the_window_as_its_tokens_alone(seed: int):
+    """A plain decoder: pass after pass over trees, against whole passes over the kept branch."""
+    config = MistralConfig(
+        vocab_size=models.RECIPE.vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=5,
+    )  # fmt: skip
+    model = models.seeded(MistralForCausalLM, config, seed).double().eval()
+    engine, text = Engine.of(model, 64), list(range(3, 12))
+    engine.prefill(torch.tensor([text]), None)
+    for number in range(3):
+        tree, base = models.random_tree(10 * seed + number), engine.cache.length
+        path = tree.path(len(tree) - 1)
+        logits = engine.forward(Batch.of_tree(tree, base)).logits
+        engine.commit(base, path)
+        text += [tree.tokens[node] for node in path]
+        wanted = model(torch.tensor([text]), use_cache=False).logits[0, -len(path) :]
+        torch.testing.assert_close(logits[list(path)], wanted, rtol=0, atol=1e-9)
+        assert engine.cache.positions == list(range(len(text)))
 
 
 def test_a_llama_has_no_window_whatever_its_configuration_carries_along():
