@@ -6,7 +6,7 @@
 An existing file is continued, so a long count may be interrupted. Every seed has targets, drafts and cases of its
 own. The drafts are made so that they agree with their target now and then. Otherwise nothing would be accepted, and no
 true state would ever replace a guessed one. Drawn guesses change tokens, though not their distribution, which
-``tests/test_identity.py`` checks. Here all are best guesses, of greedy and of sampled answers.
+``tests/test_formats.py`` checks. Here all are best guesses, of greedy and of sampled answers.
 
 With ``--settings`` every target has its own ``generation_config.json``, drawn anew for each run. Greedy answers of the
 target alone are then compared with ``generate`` of transformers.

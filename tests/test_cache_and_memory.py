@@ -20,7 +20,7 @@ from support import chats, models
 from support.amount import sample
 from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, common
 from support.models import DraftKind
-from test_bad_input import complaint
+from support.refusals import complaint
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 

@@ -25,8 +25,8 @@ import torch
 from support import checkpoints, families, family_proofs, models
 from support.amount import sample
 from support.chances import Enumerating, outcomes
+from support.families import FAMILIES
 from support.family_drafts import write_draft, write_target
-from support.family_kinds import FAMILIES
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from support import feature_checkpoints, feature_families
+from support import formats
 from support.browser import HOSTILE, PATIENCE, new_tab
 from support.notebook import Outputs
 from support.visual_traces import retexted, synthetic_race
@@ -134,8 +134,8 @@ def test_notebooks_have_no_outputs():
 
 @pytest.mark.night
 def test_the_notebook_for_a_gpu_runs_with_a_random_pair_of_its_family(tab, tmp_path, outputs, capsys):
-    target = feature_families.write_target(tmp_path / "target", "qwen2_5_vl")
-    feature_checkpoints.write_draft(tmp_path / "draft", feature_families.VISPEC)
+    target = formats.write_target(tmp_path / "target", "qwen2_5_vl")
+    formats.write_draft(tmp_path / "draft", formats.FAMILY_LAYOUTS["vispec, qwen"][1])
     ids = ("Qwen/Qwen2.5-VL-3B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct")
     places = [f'\\"{name}\\"' for name in (*ids, target, tmp_path / "draft")]
     space = outputs.run(GPU_NOTEBOOK, dict(zip(places[:2], places[2:], strict=True)))

@@ -1,7 +1,9 @@
-"""Small random drafts that read the target's states, on disk as the real ones are published.
+"""Small random drafts that read the target's states, and targets for them, on disk as the real ones are published.
 
-Layouts: EAGLE-1 and 2 as SafeAILab/EAGLE writes them, Lyn-Lucy/MSD, KangJialiang/ViSpec, EAGLE-3 as its authors,
-SpecForge and MMSpec write it, and vllm-project/speculators. Only the sizes are small. Weights are float16.
+Layouts: EAGLE-1 and 2 as SafeAILab/EAGLE writes them, Lyn-Lucy/MSD (``EAGLE/eagle/train/qwen2vl_config.json``),
+KangJialiang/ViSpec (``vispec/train/qwen2.5_vl_7B_config.json``), MMSpec's EAGLE, EAGLE-3 as its authors, SpecForge
+(``configs/qwen2-5-vl-7b-eagle3.json``), AngelSlim (``…/qwen3-vl-4b-eagle3-mrope.json``) and MMSpec write it, and
+vllm-project/speculators. Only the sizes are small. Weights are float16.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specllava.models.options import DraftFormat
-from support import checkpoints
-from support.checkpoints import PADDED, WORDS, FamilyName
+from support import checkpoints, families
+from support.checkpoints import PADDED, WORDS
+from support.families import KINDS
 
 LAYERS, HIDDEN, INNER, HEADS, SIZE = 7, 48, 96, 3, 16
 USUAL = [2, LAYERS // 2, LAYERS - 3]  # hidden states that an EAGLE-3 head reads if nothing else is said
@@ -27,59 +30,32 @@ LOUD = 4.0  # of an embedding that passes for a state: its guesses are surer
 
 @dataclass(frozen=True)
 class Layout:
-    """How one draft is published.
+    """How one draft is published."""
 
-    Args:
-        format: its recurrence.
-        file: ``safetensors`` or ``bin``.
-        front: what its trainer left in front of every name.
-        layer: name of its decoder layer.
-        rows: of its copy of the token embeddings; ``None`` without one.
-        head: tokens that an EAGLE-3 head scores.
-        kv: key and value heads.
-        bias: whether ``fc`` has one.
-        input_norm: its layer has one, as EagleVLM's.
-        queries: of ViSpec's adaptor.
-        ids: layers that it names, as ``config.json`` says it.
-        states: hidden states that these are.
-        flags: of the speculators layout, whose configuration is nested.
-        width: its hidden size.
-        qkv_bias: queries, keys and values have biases.
-        theta: base of its rotary embeddings.
-        section: pairs of numbers rotated by time, height and width; ``None`` for plain positions.
-        interleaved: they take turns.
-        again: its embeddings are there once more, as ``weight``.
-        qk_norm: queries and keys are normed by head, as Qwen3's are.
-        fusion: it has ``fc``.
-        own_head: it has a head of its own.
-        variants: what its layer does, where ``config.json`` has other words for it than ``flags``.
-        says: what else its ``config.json`` says.
-    """
-
-    format: DraftFormat
-    file: str = "safetensors"
-    front: str = ""
-    layer: str = "layers.0."
-    rows: int | None = PADDED
-    head: int = PADDED
-    kv: int = HEADS
-    bias: bool = True
-    input_norm: bool = False
-    queries: int = 2
-    ids: dict[str, Any] = field(default_factory=dict)
-    states: tuple[int, ...] = (-1,)
-    flags: dict[str, bool] | None = None
-    width: int = HIDDEN
+    format: DraftFormat  # its recurrence
+    file: str = "safetensors"  # or bin
+    front: str = ""  # what its trainer left in front of every name
+    layer: str = "layers.0."  # name of its decoder layer
+    rows: int | None = PADDED  # of its copy of the token embeddings; None without one
+    head: int = PADDED  # tokens that an EAGLE-3 head scores
+    kv: int = HEADS  # key and value heads
+    bias: bool = True  # of fc
+    input_norm: bool = False  # of its layer, as EagleVLM's
+    queries: int = 2  # of ViSpec's adaptor
+    ids: dict[str, Any] = field(default_factory=dict)  # layers that it names, as config.json says it
+    states: tuple[int, ...] = (-1,)  # hidden states that these are
+    flags: dict[str, bool] | None = None  # of the speculators layout, whose configuration is nested
+    width: int = HIDDEN  # its hidden size
     qkv_bias: bool = False
-    theta: float = 10000.0
-    section: tuple[int, int, int] | None = None
-    interleaved: bool = False
-    again: bool = False
-    qk_norm: bool = False
-    fusion: bool = True
+    theta: float = 10000.0  # base of its rotary embeddings
+    section: tuple[int, int, int] | None = None  # pairs rotated by time, height and width; None for plain positions
+    interleaved: bool = False  # these take turns
+    again: bool = False  # its embeddings are there once more, as weight
+    qk_norm: bool = False  # queries and keys are normed by head, as Qwen3's are
+    fusion: bool = True  # it has fc
     own_head: bool = True
-    variants: dict[str, bool] | None = None
-    says: dict[str, Any] = field(default_factory=dict)
+    variants: dict[str, bool] | None = None  # of its layer, where config.json has other words for it than flags
+    says: dict[str, Any] = field(default_factory=dict)  # what else its config.json says
 
     @property
     def eagle3(self) -> bool:
@@ -92,8 +68,8 @@ class Layout:
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"
-_EAGLE3 = Layout("eagle3", layer="midlayer.", rows=None, head=SMALL, kv=1, bias=False, states=tuple(USUAL))
-_SPECULATORS = replace(_EAGLE3, layer="layers.0.", rows=PADDED, ids={IDS: [1, 4, 6]}, states=(1, 4, 6), flags={})
+EAGLE3 = Layout("eagle3", layer="midlayer.", rows=None, head=SMALL, kv=1, bias=False, states=tuple(USUAL))
+SPECULATORS = replace(EAGLE3, layer="layers.0.", rows=PADDED, ids={IDS: [1, 4, 6]}, states=(1, 4, 6), flags={})
 LAYOUTS: dict[str, Layout] = {
     "eagle": Layout("eagle"),
     "eagle, no bias": Layout("eagle", file="bin", front="model.", rows=WORDS, bias=False),
@@ -101,40 +77,79 @@ LAYOUTS: dict[str, Layout] = {
     "msd": Layout("msd", file="bin", rows=WORDS),
     "vispec": Layout("vispec", file="bin"),
     "vispec, 4 queries": Layout("vispec", front="module.", queries=4),
-    "eagle3": replace(_EAGLE3, file="bin"),
-    "eagle3, numbered": replace(_EAGLE3, ids={"eagle_config": {IDS: [0, 2, 5]}}, states=(1, 3, 6), rows=WORDS),
-    "eagle3, all tokens": replace(_EAGLE3, front="module.", layer="layers.0.", rows=PADDED, head=PADDED, kv=HEADS),
-    "speculators": replace(_SPECULATORS, flags={"norm_before_residual": True}),
-    "speculators, one norm": replace(_SPECULATORS, flags={"norm_before_fc": True}),
-    "speculators, normed output": replace(_SPECULATORS, flags={"norm_output": True}),
-    "speculators, silent": replace(_SPECULATORS, variants={"norm_before_residual": True}),
-    "speculators, qwen3": replace(_SPECULATORS, qk_norm=True, says={"model_type": "qwen3"}),
-    "speculators, 4 states": replace(_SPECULATORS, ids={IDS: [1, 3, 4, 7]}, states=(1, 3, 4, 7)),
-    "speculators, by sglang": replace(_SPECULATORS, ids={IDS: [0, 3, 5], "eagle_aux_layer_semantics": "sglang"}),
+    "eagle3": replace(EAGLE3, file="bin"),
+    "eagle3, numbered": replace(EAGLE3, ids={"eagle_config": {IDS: [0, 2, 5]}}, states=(1, 3, 6), rows=WORDS),
+    "eagle3, all tokens": replace(EAGLE3, front="module.", layer="layers.0.", rows=PADDED, head=PADDED, kv=HEADS),
+    "speculators": replace(SPECULATORS, flags={"norm_before_residual": True}),
+    "speculators, one norm": replace(SPECULATORS, flags={"norm_before_fc": True}),
+    "speculators, normed output": replace(SPECULATORS, flags={"norm_output": True}),
+    "speculators, silent": replace(SPECULATORS, variants={"norm_before_residual": True}),
+    "speculators, qwen3": replace(SPECULATORS, qk_norm=True, says={"model_type": "qwen3"}),
+    "speculators, 4 states": replace(SPECULATORS, ids={IDS: [1, 3, 4, 7]}, states=(1, 3, 4, 7)),
+    "speculators, by sglang": replace(SPECULATORS, ids={IDS: [0, 3, 5], "eagle_aux_layer_semantics": "sglang"}),
     "eagle3, of one state": replace(
-        _EAGLE3, fusion=False, states=(-1,), ids={"eagle_config": {"use_aux_hidden_state": False}}
+        EAGLE3, fusion=False, states=(-1,), ids={"eagle_config": {"use_aux_hidden_state": False}}
     ),
     "eagle3, nvidia": replace(
-        _EAGLE3, bias=True, variants={"norm_before_fc": True, "norm_output": True},
+        EAGLE3, bias=True, variants={"norm_before_fc": True, "norm_output": True},
         ids={"eagle_config": {"norm_before_fc": True, "return_hidden_post_norm": True}},
     ),
-    "eagle3, the target's head": replace(_EAGLE3, head=PADDED, own_head=False),
-}
+    "eagle3, the target's head": replace(EAGLE3, head=PADDED, own_head=False),
+}  # fmt: skip
+QWEN: dict[str, Any] = {"max_window_layers": 28, "sliding_window": 32768, "use_sliding_window": False}
+# Drafts for other decoders, widths and positions than a LLaVA's, by the family that they are for.
+FAMILY_LAYOUTS: dict[str, tuple[str, Layout]] = {
+    "vispec, qwen": ("qwen2_5_vl", Layout(
+        "vispec", file="bin", qkv_bias=True, theta=1e6,
+        says={**QWEN, "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl",
+              "qkv_bias": True, "rope_theta": 1e6},
+    )),
+    "msd, qwen": ("qwen2_vl", Layout(
+        "msd", file="bin", kv=1, qkv_bias=True, input_norm=True, theta=1e6,
+        says={**QWEN, "architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl",
+              "rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+              "vision_config": {"depth": 32, "embed_dim": 1280, "patch_size": 14}},
+    )),
+    "eagle, twice": ("llava_onevision", Layout(
+        "eagle", file="bin", kv=1, front="module.", again=True, says={"model_type": None},
+    )),
+    "specforge": ("qwen2_5_vl", replace(
+        EAGLE3, theta=1e6, section=(2, 3, 3),
+        says={**QWEN, "attention_bias": False, "head_dim": 16, "rope_theta": 1000000,
+              "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, "target_model_type": "qwen2_5_vl"},
+    )),
+    "angelslim": ("qwen3_vl", replace(
+        EAGLE3, theta=5e6, section=(4, 2, 2), interleaved=True,
+        says={"architectures": ["Eagle3LlamaForCausalLM"], "head_dim": 16, "modal_type": "VLM", "rope_theta": 5000000,
+              "rope_scaling": {"type": "default", "rope_type": "default", "mrope_interleaved": True,
+                               "mrope_section": [4, 2, 2]},
+              "target_model_type": "qwen3_vl", "tie_word_embeddings": True},
+    )),
+    "speculators, qwen": ("qwen3_vl", replace(
+        SPECULATORS, theta=5e6, flags={"norm_before_residual": True},
+        says={"rope_parameters": {"rope_type": "default", "rope_theta": 5e6}},
+    )),
+    "wide": ("internvl", replace(
+        EAGLE3, width=64, rows=PADDED, head=PADDED, qkv_bias=True,
+        says={"attention_bias": True, "head_dim": 16, "target_hidden_size": HIDDEN},
+    )),
+}  # fmt: skip
 
 
-def write_target(directory: Path, family: FamilyName = "llava", seed: int = 0, calm: float = 1.0) -> Path:
-    """A random target of :data:`LAYERS` layers.
-
-    Args:
-        calm: times what its layers add to an embedding; with little, its next token follows from the last one.
-    """
-    checkpoints.write_llava(directory, family, seed, layers=LAYERS, hidden=HIDDEN)
+def write_target(directory: Path, family: str = "llava", seed: int = 0) -> Path:
+    """A random target of :data:`LAYERS` layers, and calm: its next token follows mostly from the last one."""
+    if family in checkpoints.FAMILIES:
+        checkpoints.write_llava(directory, family, seed, layers=LAYERS, hidden=HIDDEN)
+    else:
+        padding = PADDED - families.WORDS - len(KINDS[family].first) - len(KINDS[family].last)
+        sizes = families.Layout(layers=LAYERS, hidden=HIDDEN, heads=HEADS, kv_heads=1, padding=padding)
+        families.write_checkpoint(directory, family, seed, sizes)
+    weights = checkpoints.weights_of(directory)
+    for file in directory.glob("*.safetensors*"):
+        file.unlink()
     adding = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-    weights = {
-        name: one * calm if "language_model" in name and name.endswith(adding) else one
-        for name, one in checkpoints.weights_of(directory).items()
-    }
-    checkpoints.write_weights(directory, weights)
+    calm = {name: CALM * one for name, one in weights.items() if name.endswith(adding) and "vision" not in name}
+    checkpoints.write_weights(directory, weights | calm)
     return directory
 
 
@@ -142,7 +157,7 @@ def write_draft(directory: Path, layout: Layout, seed: int = 0, agrees_with: Pat
     """A random draft for the targets of :func:`write_target`.
 
     Args:
-        agrees_with: a calm target, whose next token it guesses from the last one, as the target nearly does.
+        agrees_with: a target, whose next token it guesses from the last one, as the target nearly does.
     """
     directory.mkdir(parents=True)
     if agrees_with is not None and layout.eagle3:
@@ -163,7 +178,6 @@ def save_weights(directory: Path, weights: dict[str, Tensor], file: str) -> None
 
 
 def read_weights(directory: Path, layout: Layout) -> dict[str, Tensor]:
-    """Its tensors by their plain names."""
     if layout.file == "bin":
         held = torch.load(directory / "pytorch_model.bin")
     else:
@@ -172,52 +186,22 @@ def read_weights(directory: Path, layout: Layout) -> dict[str, Tensor]:
 
 
 def settings(layout: Layout) -> dict[str, Any]:
-    """Its ``config.json``."""
-    rows = PADDED if layout.rows is None else layout.rows
     sizes = {
         "architectures": ["LlamaForCausalLMEagle3" if layout.eagle3 else "LlamaForCausalLM"],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "silu",
-        "hidden_size": layout.width,
-        "initializer_range": 0.02,
-        "intermediate_size": INNER,
-        "max_position_embeddings": 2048,
-        "model_type": "llama",
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": 1,
-        "num_key_value_heads": layout.kv,
-        "pad_token_id": 0,
-        "rms_norm_eps": 1e-06,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float16",
-        "transformers_version": "4.28.1",
-        "use_cache": True,
-        "vocab_size": rows,
-    }
+        "hidden_act": "silu", "hidden_size": layout.width, "intermediate_size": INNER, "max_position_embeddings": 2048,
+        "model_type": "llama", "num_attention_heads": HEADS, "num_hidden_layers": 1, "num_key_value_heads": layout.kv,
+        "rms_norm_eps": 1e-06, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "vocab_size": PADDED if layout.rows is None else layout.rows,
+    }  # fmt: skip
     if layout.flags is None:
         return sizes | ({"draft_vocab_size": layout.head} if layout.eagle3 else {}) | layout.ids | layout.says
     nested = {**sizes, "head_dim": SIZE, "attention_bias": False, "rope_theta": 10000.0} | layout.says
     del nested["architectures"]
     return {
-        "architectures": ["Eagle3Speculator"],
-        "draft_vocab_size": layout.head,
-        "has_no_defaults_at_first_init": False,
-        **({} if layout.variants is not None else {"norm_before_residual": False}),
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
-            "verifier": {"architectures": ["LlavaForConditionalGeneration"], "name_or_path": "llava-hf/any"},
-        },
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.1.0",
-        "target_hidden_size": None,
-        "torch_dtype": "float16",
-        "transformer_layer_config": nested,
-        **layout.ids,
-        **layout.flags,
-    }
+        "architectures": ["Eagle3Speculator"], "draft_vocab_size": layout.head, "speculators_model_type": "eagle3",
+        "target_hidden_size": None, "torch_dtype": "float16", "transformer_layer_config": nested,
+        **({} if layout.variants is not None else {"norm_before_residual": False}), **layout.ids, **layout.flags,
+    }  # fmt: skip
 
 
 def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
@@ -289,7 +273,6 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
 
 
 def published(layout: Layout, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names that they have on disk."""
     return {layout.front + name.replace("layers.0.", layout.layer): one for name, one in weights.items()}
 
 

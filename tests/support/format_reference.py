@@ -7,44 +7,43 @@ and of the speculators layout, not from the code under test. Everything is float
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from support.feature_checkpoints import HEADS, HIDDEN, INNER, SIZE, Layout
+from specllava.engine.engine import Output
+from specllava.pair import Pair
+from specllava.spec_decode.growth import TreeBuilder
+from specllava.spec_decode.tree_drafter import TreeDrafter
+from specllava.trace import DecodeTrace
+from support import formats
+from support.family_proofs import own_inputs
+from support.formats import HEADS, HIDDEN, INNER, SIZE, Layout
 
 EPS, LONGEST = 1e-6, 1024
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text as its target knows it.
+    """A text as its target knows it."""
 
-    Args:
-        ids: ``[length]``.
-        merged: token embeddings with those of pictures in their slots, ``[length, hidden]``.
-        states: that the draft reads, side by side, ``[length, layers * hidden]``.
-        slots: whether a picture is there, ``[length]``.
-        rows: its target's positions of them in time, height and width, ``[3, length]``.
-    """
-
-    ids: Tensor
-    merged: Tensor
-    states: Tensor
-    slots: Tensor
-    rows: Tensor
+    ids: Tensor  # [length]
+    merged: Tensor  # token embeddings with those of pictures in their slots, [length, hidden]
+    states: Tensor  # that the draft reads, side by side, [length, layers * hidden]
+    slots: Tensor  # whether a picture is there, [length]
+    rows: Tensor  # its target's positions in time, height and width, [3, length]
 
 
 class Reference:
-    """One draft for one target.
-
-    Args:
-        weights: as in the checkpoint, by their plain names.
-    """
+    """One draft for one target; weights by their plain names."""
 
     def __init__(self, layout: Layout, weights: dict[str, Tensor], target: PreTrainedModel) -> None:
         self.layout, self.flags = layout, layout.does
@@ -183,3 +182,71 @@ class Reference:
 
     def _norm(self, name: str, states: Tensor) -> Tensor:
         return self.weights[f"{name}.weight"] * states / (states.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of one node: the tokens from the root to it, and the logits behind it."""
+
+    path: tuple[int, ...]
+    logits: Tensor
+
+
+Trees = list[list[Scored]]
+
+
+@contextmanager
+def scores() -> Iterator[Trees]:
+    """What drafts score, one list for each tree."""
+    trees: Trees = []
+    plain = TreeDrafter._guesses
+    paths: dict[int, tuple[int, ...]] = {}
+
+    def noting(self: TreeDrafter, builder: TreeBuilder, level: Sequence[int], output: Output, *others: Any) -> Any:
+        if 0 in level:
+            trees.append([])
+            paths.clear()
+        for node, row in zip(level, output.logits, strict=True):
+            paths[node] = (*paths.get(builder.parents[node], ()), builder.tokens[node])
+            trees[-1].append(Scored(paths[node], row.clone()))
+        return plain(self, builder, level, output, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TreeDrafter, "_guesses", noting)
+        yield trees
+
+
+@torch.inference_mode()
+def text_of(pair: Pair, layout: Layout, number: int, answer: Sequence[int]) -> Text:
+    """Chat ``number`` with its answer, from transformers' own processor and one forward pass."""
+    read = own_inputs(pair, number)
+    ids = torch.cat([read.pop("input_ids"), torch.tensor([list(answer)], dtype=torch.int64)], 1)
+    slots = torch.eq(ids, pair.target.config.image_token_id)
+    read.pop("attention_mask", None)
+    if "mm_token_type_ids" in read:
+        read["mm_token_type_ids"] = slots.int()
+    hidden = pair.target(input_ids=ids, **read, use_cache=False, output_hidden_states=True).hidden_states
+    states = torch.cat([hidden[layer][0] for layer in layout.states], -1)
+    rows = torch.arange(ids.shape[1]).expand(3, -1)
+    grids = {name: read[name] for name in ("image_grid_thw", "mm_token_type_ids") if name in read}
+    if len(grids) == 2:
+        rows = pair.target.model.get_rope_index(ids, **grids)[0][:, 0]
+    return Text(ids[0], hidden[0][0], states, slots[0], rows)
+
+
+@torch.inference_mode()
+def check_answer(
+    pair: Pair, layout: Layout, directory: Path, number: int, trace: DecodeTrace, trees: Trees
+) -> None:
+    """Every score of all trees of an answer is the reference's, of that node's path alone."""
+    reference = Reference(layout, formats.read_weights(directory, layout), pair.target)
+    text = text_of(pair, layout, number, trace.token_ids)
+    root = trace.prefill.prompt_tokens
+    assert len(trees) >= len(trace.steps) - 1  # where one token is left, nothing is drafted
+    for step, tree in zip(trace.steps, trees, strict=False):
+        assert tree
+        for node in tree:
+            assert node.path[0] == int(text.ids[root])
+            wanted = reference.logits(text, root, node.path[1:])
+            torch.testing.assert_close(node.logits, wanted, rtol=1e-9, atol=1e-9)
+        root += len(step.emitted)
