@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--image", type=Path, default=ASSETS / "examples" / "1-describe.png")
     parser.add_argument("--question", default="Describe this image in detail.")
     asked = parser.parse_args()
-    pair = Pair.load(asked.target, asked.draft, tell=print)
+    pair = Pair.load(asked.target, asked.draft, notify=print)
     config = DecodingConfig(drafter="prompt-lookup" if pair.draft is None else "model")
     race = pair.compare(asked.image, asked.question, config)
     plain, fast = race["target-only"], race["speculative"]

@@ -115,7 +115,7 @@ class Pair:
         target: Source,
         draft: Source | None = None,
         name: str | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         **options: Any,
     ) -> Pair:
         """Load any target, and a draft for it, each from a directory or by an id of the hub.
@@ -123,7 +123,7 @@ class Pair:
         Args:
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
-            tell: receives a line on the memory that is needed, before anything is loaded.
+            notify: receives a line on the memory that is needed, before anything is loaded.
             options: fields of :class:`~specllava.models.options.LoadOptions`.
 
         Raises:
@@ -133,20 +133,20 @@ class Pair:
         name = name or Checkpoint.at(target).name
         chosen = LoadOptions(**options)
         with LOADING:
-            loaded = load_target(name, target, draft, chosen, tell)
+            loaded = load_target(name, target, draft, chosen, notify)
         check_settings(loaded.model.generation_config)
         models = (loaded.model, None, loaded.processor)
         pair = cls(
             name, *models, loaded.name, NO_DRAFT,
             quantization=chosen.quantization, context_limit=loaded.context, packed=loaded.packed,
         )  # fmt: skip
-        return pair if draft is None else pair.with_draft(draft, tell=tell, **asdict(chosen.reading))
+        return pair if draft is None else pair.with_draft(draft, notify=notify, **asdict(chosen.reading))
 
     def with_draft(
         self,
         draft: Source,
         draft_format: DraftFormat | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         draft_state_layers: tuple[int, ...] | None = None,
         draft_rope_theta: float | None = None,
     ) -> Pair:
@@ -155,14 +155,14 @@ class Pair:
         Args:
             draft_format, draft_state_layers, draft_rope_theta: as
                 :class:`~specllava.models.options.DraftReading`.
-            tell: receives a line about weights that must be unpickled.
+            notify: receives a line about weights that must be unpickled.
 
         Raises:
             ValueError: no model there, or one that does not fit the target.
         """
         reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
         with LOADING:
-            loaded = load_draft(draft, self.target, self.processor, reading, tell)
+            loaded = load_draft(draft, self.target, self.processor, reading, notify)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         pair = replace(self, **drafting)
         if "engines" in vars(self):

@@ -247,10 +247,10 @@ from recipes.toy.__main__ import main as toy
 from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli import options
-def tell(line):
+def notify(line):
     print(line, not {"torch", "transformers"} & sys.modules.keys())
     sys.exit(0)
-options.print_notice = tell
+options.print_notice = notify
 for words in sys.argv[1:]:
     try:
         (toy if words.split()[0] in ("evaluate", "record") else cli.main)(words.split())

@@ -506,9 +506,9 @@ def test_safetensors_are_preferred_and_a_pickled_file_is_told_of(target, tmp_pat
     told: list[str] = []
     draft = formats.write_draft(tmp_path / "draft", LAYOUTS["eagle"])
     (draft / "pytorch_model.bin").write_bytes(b"never read")
-    target().with_draft(draft, tell=told.append)
+    target().with_draft(draft, notify=told.append)
     assert told == []
-    target().with_draft(formats.write_draft(tmp_path / "msd", LAYOUTS["msd"]), tell=told.append)
+    target().with_draft(formats.write_draft(tmp_path / "msd", LAYOUTS["msd"]), notify=told.append)
     assert len(told) == 1 and "\n" not in told[0] and "msd comes as pytorch_model.bin" in told[0]
 
 

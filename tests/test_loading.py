@@ -385,7 +385,7 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
     """Weights of both models, and the caches as a dialogue allocates them: the tree's columns were left out."""
     told: list[str] = []
     pair = Pair.load(
-        root / "target", root / "draft", name="x", device="cpu", dtype="float32", context=limit, tell=told.append
+        root / "target", root / "draft", name="x", device="cpu", dtype="float32", context=limit, notify=told.append
     )
     built = [(type(model), model.config) for model in (pair.target, pair.draft)]
     needed = estimate(*built, torch.float32, context=limit)
@@ -433,7 +433,7 @@ def test_where_the_whole_context_does_not_fit_a_shorter_one_is_taken_or_proposed
     room, told = checkpoints.CONTEXT - 500, list[str]()
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
     monkeypatch.setattr(weighing, "ENOUGH", room)
-    assert load(tell=told.append).context == room
+    assert load(notify=told.append).context == room
     assert told[0].endswith(f"which is enough for {room}: prompt and answer have as many at most")
     monkeypatch.setattr(weighing, "ENOUGH", room + 1)
     assert f": try --context {room}, a smaller --dtype" in complaint(load)

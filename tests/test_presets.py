@@ -71,7 +71,7 @@ def kind(pair: Pair) -> str:
 
 def test_a_preset_loads_its_draft_in_its_format_and_answers_as_the_target_does() -> None:
     told: list[str] = []
-    pair = Pair.from_preset(MSD, dtype="float32", device="cpu", tell=told.append)
+    pair = Pair.from_preset(MSD, dtype="float32", device="cpu", notify=told.append)
     assert (pair.name, pair.draft_name, kind(pair)) == (MSD, "MSD-LLaVA1.5-7B", "msd")
     assert "pytorch_model.bin" in told[-1]
     for number in range(3):

@@ -73,9 +73,9 @@ class TrainSmol:
         from recipes.smol.train import SmolRecipe, train_target
 
         self.output.mkdir(parents=True, exist_ok=True)
-        tell = partial(print_line, console)
-        train_target(self.output, SmolRecipe(seed=self.seed), tell)
-        distil_drafts(self.output, DraftsRecipe.of(self.drafts), tell)
+        notify = partial(print_line, console)
+        train_target(self.output, SmolRecipe(seed=self.seed), notify)
+        distil_drafts(self.output, DraftsRecipe.of(self.drafts), notify)
         print_line(console, f"done: {self.output}")
 
 

@@ -56,7 +56,7 @@ class DraftsRecipe:
         return cls(trainings={name: training for name, training in _trainings().items() if name in names})
 
 
-def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None]) -> None:
+def distil_drafts(output: Path, recipe: DraftsRecipe, notify: Callable[[str], None]) -> None:
     """Distil every draft, and write the weights of the shipped one's last step in bfloat16 to ``output / "draft"``.
 
     Args:
@@ -72,7 +72,7 @@ def distil_drafts(output: Path, recipe: DraftsRecipe, tell: Callable[[str], None
         begin = None
         if training.drafter == "vlm":
             begin = fresh_draft(target, output / "vlm-fresh", recipe.fresh, training.precision)
-        distil_files(draft_job(output, target, output / name, begin, training, recipe.validation), tell)
+        distil_files(draft_job(output, target, output / name, begin, training, recipe.validation), notify)
     if SHIPPED not in recipe.trainings or (output / "draft").exists():
         return
     draft = FeatureDraft.from_pretrained(output / SHIPPED / "last", dtype=torch.bfloat16)

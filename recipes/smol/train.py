@@ -88,7 +88,7 @@ class NamedPatches:
         return [[tokens[word] for word in words] for words in named]
 
 
-def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
+def train_target(output: Path, recipe: SmolRecipe, notify: Callable[[str], None]) -> None:
     """Make the pair's target of SmolLM2 and the toy pair's tower; may be killed and repeated.
 
     Args:
@@ -100,12 +100,12 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
     """
     _claim(output, recipe)
     if (output / "target").exists():
-        tell(f"{output / 'target'} is there already")
+        notify(f"{output / 'target'} is there already")
         return
     language = output / "language"
     if not language.exists():
         with TemporaryDirectory() as scratch, whole_directory(language) as beside:
-            fetched = fetch_language_model("auto", Path(scratch), tell)
+            fetched = fetch_language_model("auto", Path(scratch), notify)
             fetched.model.bfloat16().save_pretrained(beside)
             fetched.tokenizer.save_pretrained(beside)
     model = AutoModelForCausalLM.from_pretrained(language, dtype=torch.bfloat16).eval()

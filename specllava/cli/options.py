@@ -181,7 +181,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     hide_progress_bars()
     options: dict[str, Any] = {name: getattr(chosen, name) for name in LOADING} | asdict(reading)
     if preset is None or not preset.shipped:
-        options["tell"] = print_notice
+        options["notify"] = print_notice
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):
         print_notice(f"generation_config.json asks for {asked}")

@@ -33,14 +33,14 @@ DISTIL: Final = "distil one with --drafter eagle3"
 
 
 def export_draft(
-    draft: Source, target: Source, output: Path, tell: Callable[[str], None] = lambda line: None
+    draft: Source, target: Source, output: Path, notify: Callable[[str], None] = lambda line: None
 ) -> MadeDraft:
     """Write an EAGLE-3 draft in the layout that inference engines load.
 
     Args:
         draft: in any format that :func:`read_feature_draft` knows.
         target: only its configuration is read, and its token embeddings where its decoder multiplies them.
-        tell: receives a line if weights must be unpickled.
+        notify: receives a line if weights must be unpickled.
 
     Raises:
         ValueError: models that are not there or do not fit, an output that is, or what the layout cannot hold, with the
@@ -55,7 +55,7 @@ def export_draft(
             " is"
         )
     config = large.config()
-    made = read_feature_draft(small, config, None, tell)
+    made = read_feature_draft(small, config, None, notify)
     if why := _missing_in_layout(made, config):
         raise ValueError(f"the layout of engines cannot hold {small.name}: {why}")
     weights = _tensors(made)

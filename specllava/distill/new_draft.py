@@ -240,7 +240,7 @@ def begin_draft(
     config: DistillConfig,
     batches: RowBatches,
     rows: int,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> PreTrainedModel:
     """Return the draft that a run begins with, the same in every call: a new one, or ``given`` with a new compressor.
 
@@ -253,7 +253,7 @@ def begin_draft(
         guessable, size = None, pair.target.config.get_text_config().vocab_size
         if config.drafter == "eagle3" and 0 < config.draft_vocabulary < size:
             guessable, share = batches.frequent_answers(config.draft_vocabulary, rows)
-            tell(f"the draft can guess {len(guessable)} tokens, which are {share:.1%} of the answers")
+            notify(f"the draft can guess {len(guessable)} tokens, which are {share:.1%} of the answers")
         assert config.drafter != "vlm"
         draft = fresh_feature_draft(
             pair.target,

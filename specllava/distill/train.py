@@ -62,11 +62,11 @@ class TrainingLog:
 Validate = Callable[[int, nn.Module, TrainingLog], None]
 
 
-def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
+def distil_files(job: Job, notify: Callable[[str], None]) -> Report | None:
     """Run a job to its end, resuming from the checkpoint of an earlier call of the same job.
 
     Args:
-        tell: receives the lines of output for the user; called in the main process only.
+        notify: receives the lines of output for the user; called in the main process only.
 
     Returns:
         The report in the main process, ``None`` in the others.
@@ -84,17 +84,17 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
     accelerator = Accelerator(cpu=job.device == "cpu", mixed_precision=config.precision, kwargs_handlers=[waiting])
     main = accelerator.is_main_process
     if not main:
-        tell = _ignore_line
+        notify = _ignore_line
         disable_progress_bar()
     identity = _identity(job, accelerator.num_processes)
     earlier = _earlier_report(output, identity)
     if earlier is not None and earlier.state != "running":
-        tell(f"already done: {output}")
+        notify(f"already done: {output}")
         return earlier if main else None
     pair = _load_pair(job, str(accelerator.device))
     rows, unusable = load_rows(job.data, job.images)
     if unusable:
-        tell(f"left out of {job.data.name}: {count_reasons(unusable)}")
+        notify(f"left out of {job.data.name}: {count_reasons(unusable)}")
     learnt, held_out = split(rows, config.validation_prompts, config.seed)
     encode = RowEncoder.of(pair, job.images, config.length)
     encode.render(without_images(learnt[0]))  # whether the chat template can be used
@@ -105,11 +105,11 @@ def distil_files(job: Job, tell: Callable[[str], None]) -> Report | None:
         learnt, silent = self_generated_rows(pair, learnt[:rows_read], job.images, job.decoding, work, accelerator)
         left_out |= silent
     batches = RowBatches(learnt, encode, config.batch, config.seed)
-    draft = begin_draft(job.draft, pair, config, batches, rows_read, tell)
+    draft = begin_draft(job.draft, pair, config, batches, rows_read, notify)
     pair = replace(pair, draft=draft)
     prompts, asked = first_questions(pair, held_out, job.images, job.decoding.max_new_tokens, accelerator)
     report = replace(report, rows=len(learnt), left_out=left_out, prompts=asked)
-    progress = _Progress(job, report, pair, prompts, accelerator, tell)
+    progress = _Progress(job, report, pair, prompts, accelerator, notify)
     objective = config.objective
     try:
         log = distil("draft", draft, pair.target, batches, objective, config, work, accelerator, progress.validate)
@@ -205,7 +205,7 @@ class _Progress:
     pair: Pair
     prompts: Sequence[Prompt]
     accelerator: Accelerator
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
 
     def validate(self, step: int, model: nn.Module, log: TrainingLog) -> None:
         """Measure the draft, save it if it is the best so far, and write the report."""
@@ -216,7 +216,7 @@ class _Progress:
             replace_draft(model, self.pair.processor, self.job.output / "draft")
         log.checks.append(asdict(check))
         tau = "–" if check.tau is None else f"{check.tau:.3f}"
-        self.tell(f"step {step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
+        self.notify(f"step {step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
         self.write_report(log, "running")
         self.accelerator.wait_for_everyone()
 

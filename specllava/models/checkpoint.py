@@ -259,14 +259,14 @@ class Checkpoint:
             return None
         return self._read(lambda: [name for file in self._files() for name, _ in self._types(file)])
 
-    def weights(self, most: int, tell: Callable[[str], None]) -> dict[str, Tensor]:
+    def weights(self, most: int, notify: Callable[[str], None]) -> dict[str, Tensor]:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
 
         A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
 
         Args:
             most: bytes that a pickled file may have.
-            tell: receives a line about it.
+            notify: receives a line about it.
 
         Raises:
             ValueError: a file that cannot be read, is larger, or holds anything but tensors.
@@ -278,7 +278,7 @@ class Checkpoint:
         file = Path(self._read(lambda: self._file(PICKLED)))
         if (size := file.stat().st_size) > most:
             raise ValueError(f"{self.name_or_path} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
-        tell(f"{self.name} comes as {PICKLED}: it is read by torch's restricted unpickler, safetensors would be better")
+        notify(f"{self.name} comes as {PICKLED}: torch's restricted unpickler reads it, safetensors would be better")
         loaded = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
         if not isinstance(loaded, dict) or not all(isinstance(one, Tensor) for one in loaded.values()):
             raise ValueError(f"{self.name_or_path} has a {PICKLED} that is no dictionary of tensors")

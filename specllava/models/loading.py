@@ -181,13 +181,13 @@ def load_target(
     target: Source,
     draft: Source | None,
     options: LoadOptions,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> LoadedTarget:
     """Load a target after checking that it and its draft fit the memory.
 
     Args:
         draft: only counted in the memory estimate.
-        tell: receives a line on the memory that the pair needs, before anything is loaded.
+        notify: receives a line on the memory that the pair needs, before anything is loaded.
 
     Raises:
         ValueError: no model there, a decoder that cannot verify trees, or more memory needed than there
@@ -209,7 +209,7 @@ def load_target(
     context = checked_context(options.context, config)
     needed = estimate((family.target, config), small, precision, options.quantization, context)
     taken, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
-    tell(line)
+    notify(line)
     processor = family.read_processor(checkpoint)
     if options.chat_template is not None:
         use_template(processor, options.chat_template)
@@ -249,20 +249,20 @@ def load_draft(
     target: PreTrainedModel,
     processor: ProcessorMixin,
     reading: DraftReading | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> LoadedDraft:
     """Load the draft of a directory or of the hub for a target, on its device and in its precision.
 
     Args:
         reading: of a draft that reads the target's states.
-        tell: receives a line about weights that must be unpickled.
+        notify: receives a line about weights that must be unpickled.
 
     Raises:
         ValueError: no model there, or one that does not fit the target.
     """
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
-        made = load_feature_draft(checkpoint, target, asked, tell)
+        made = load_feature_draft(checkpoint, target, asked, notify)
         return LoadedDraft(checkpoint.name + asked.suffix, fuse(_prepare(made, input_device(target))), None)
     if asked.draft_format is not None:
         raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")

@@ -73,10 +73,10 @@ def load_feature_draft(
     checkpoint: Checkpoint,
     target: PreTrainedModel,
     asked: DraftReading | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> FeatureDraft:
     """Load a feature draft for a target, on its device and in its precision; see :func:`read_feature_draft`."""
-    draft = read_feature_draft(checkpoint, target.config, asked, tell)
+    draft = read_feature_draft(checkpoint, target.config, asked, notify)
     device = input_device(target)
     draft.to(device, target.dtype).eval()
     draft.rotary_emb = LlamaRotaryEmbedding(config=draft.config).to(device)  # its frequencies stay in float32
@@ -87,13 +87,13 @@ def read_feature_draft(
     checkpoint: Checkpoint,
     target: PretrainedConfig,
     asked: DraftReading | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> FeatureDraft:
     """Read a feature draft for a target of which the configuration is enough: in main memory, as it is stored.
 
     Args:
         asked: what its files leave open; by default keys and configuration decide.
-        tell: receives a line if weights must be unpickled.
+        notify: receives a line if weights must be unpickled.
 
     Raises:
         ValueError: keys that are missing, or of no known format; another target's hidden size, layers or vocabulary;
@@ -101,7 +101,7 @@ def read_feature_draft(
     """
     settings = checkpoint.settings()
     most = _most_bytes(_sizes(checkpoint.name, settings), target)
-    weights = {plain_name(name): one for name, one in checkpoint.weights(most, tell).items()}
+    weights = {plain_name(name): one for name, one in checkpoint.weights(most, notify).items()}
     mask = weights.get("t2d")
     weights = {name: one for name, one in weights.items() if name != EMBEDDINGS_COPY and not name.endswith(UNUSED)}
     config = feature_config(checkpoint.name, settings, weights, target, asked)
