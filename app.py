@@ -10,8 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -29,32 +28,26 @@ from specllava.cli.options import PairOptions, load_pair
 from specllava.cli.page_options import PageOptions
 from specllava.config import one_line
 from specllava.files import shipped
+from specllava.models.images import open_image
 from specllava.models.options import DTypeName
 from specllava.models.presets import Preset, preset_named, presets
-from specllava.models.images import open_image
-from visual.page.app_state import AppState, Models
-from visual.page.dialogue import Dialogues, TurnParts
-from visual.page.layout import build_page
-from visual.page.model_choice import DraftChoices
-from visual.page.pictures import family_of
-from visual.page.run_requests import RunRequests
-from visual.page.serving import give_back_freed_memory, serve
-from visual.page.run import ZeroGPUPair
+from visual.page.page import build_page
+from visual.page.run import lent_race
+from visual.page.serve import give_back_freed_memory, serve
+from visual.page.state import PageState
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
 
 if TYPE_CHECKING:
-    from specllava.chat import Chat
-    from specllava.lab import Lab
     from specllava.pair import Pair
 
 EXAMPLES = shipped("assets") / "examples"
 LESSONS = shipped("assets") / "lessons"
-TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page, and what it is
-    "toy": ("draft VLM", "a small vision-language model of its own, distilled from the target"),
-    "toy-eagle": ("EagleVLM", "one layer that reads the target's own states (SpecVLM)"),
-    "toy-eagle-compressed": ("EagleVLM, compressed", "the same, and it reads fewer tokens of the picture"),
-    "toy-before": ("before distillation", "the draft VLM as it was before it learnt from the target"),
+TOY_DRAFTS: Final = {  # by preset: what its draft is called on the page
+    "toy": "draft VLM",
+    "toy-eagle": "EagleVLM",
+    "toy-eagle-compressed": "EagleVLM, compressed",
+    "toy-before": "before distillation",
 }
 ZERO_GPU_DEVICE = "cuda"  # without a number: the one that is lent
 
@@ -102,7 +95,7 @@ def _start(options: PageOptions) -> None:
         launched.set()
 
 
-def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
+def make_state(options: PageOptions, launched: Event | None = None) -> PageState:
     """Read the recorded races and load the models: in the background, unless ZeroGPU wants them now.
 
     Args:
@@ -110,29 +103,23 @@ def make_state(options: PageOptions, launched: Event | None = None) -> AppState:
     """
     race = read_recorded(options.open) if options.open else None
     recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
-    for one in (*([race] if race else []), *recorded, *(lesson.race for lesson in lessons)):
+    for one in (*([race] if race else []), *recorded, *(race for lesson in lessons for race in lesson.races)):
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
-    pair = options.running.preset if options.running.target is None else ""
+    preset = options.running.preset if options.running.target is None else ""
     shared: dict[str, Any] = {
-        "recorded": recorded, "pair": pair, "opened": race, "lessons": lessons, "code": options.code,
-        "requests": RunRequests(options.limits), "launched": launched or Event(),
+        "recorded": recorded, "lessons": lessons, "preset": preset, "opened": race, "code": options.code,
+        "limits": options.limits, "launched": launched or Event(),
     }  # fmt: skip
     if os.environ.get("SPACES_ZERO_GPU"):
         spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU
-        if family_of(pair) != "toy":
-            loaded = _lent_pair(options.running)
-            return AppState(loaded.result, **shared)  # races alone: a dialogue's caches would go with the worker
+        if preset.split("-")[0] != "toy":
+            pair = _lent_pair(options.running)
+            return PageState(lambda: pair, lent=lent_race(pair, spaces.GPU, options.limits.pixels), **shared)
         options = replace(options, running=replace(options.running, device="cpu"))
     loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, launched)
-    drafts = _drafts(options)
-    dialogues = Dialogues(lambda turns: _chat(loading.result(), turns), turns=options.limits.turns)
-    choices = _choices(options, drafts)
-    others = {name: _models(_with_draft(loading.result, drafts[name])) for name in choices.drafts}
-    return AppState(
-        loading.result, **shared,
-        lab=lambda: _lab(loading.result()), dialogues=dialogues, others=others, choices=choices,
-    )  # fmt: skip
+    drafts = {name: cache(lambda one=one: _with_draft(loading.result(), one)) for name, one in _drafts(options).items()}
+    return PageState(loading.result, drafts=drafts, **shared)
 
 
 def _load(running: PairOptions, launched: Event | None) -> Pair:
@@ -141,17 +128,13 @@ def _load(running: PairOptions, launched: Event | None) -> Pair:
     return load_pair(running)
 
 
-def _lent_pair(running: PairOptions) -> Future[ZeroGPUPair]:
+def _lent_pair(running: PairOptions) -> Pair:
     """Load a pair for the GPUs that ZeroGPU lends: in this thread, on the CPU, and only then to "the GPU"."""
-    loaded = Future[ZeroGPUPair]()
     dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
-    try:
-        pair = load_pair(replace(running, device="cpu", dtype=dtype)).to(ZERO_GPU_DEVICE)
-        pair = replace(pair, passes="eager")  # a worker is often new, so it would capture and not replay
-        loaded.set_result(ZeroGPUPair(pair, spaces.GPU))
-    except Exception as error:  # noqa: BLE001 - the page starts without the models, and says so
-        loaded.set_exception(error)
-    return loaded
+    pair = load_pair(replace(running, device="cpu", dtype=dtype))
+    target, draft = (None if one is None else one.to(ZERO_GPU_DEVICE) for one in (pair.target, pair.draft))
+    # A worker is often new, so it would capture and not replay.
+    return replace(pair, target=target, draft=draft, passes="eager")
 
 
 def _nothing() -> None:
@@ -159,20 +142,18 @@ def _nothing() -> None:
 
 
 def _drafts(options: PageOptions) -> dict[str, Preset]:
-    """Return the drafts to choose from by what they are called; the one that the page was started with comes first.
+    """Return the drafts to choose from besides the page's own, by what they are called.
 
     Raises:
-        ValueError: two of one name.
+        ValueError: two of one name, or one without a draft for this target.
     """
     running, known = options.running, presets()
-    own = preset_named(running.preset) if running.target is None else Preset(running.target)
-    source, reading = own.chosen(running.draft, running.reading)
     started = running.preset if running.target is None and running.draft is None else ""
-    listed = [started] if started in TOY_DRAFTS else []
-    there = [name for name in TOY_DRAFTS if name in known and Path(str(known[name].draft)).is_dir()]
-    listed += [name for name in there if listed and name != started]
-    drafts = {TOY_DRAFTS[name][0]: known[name] for name in listed}
-    drafts = drafts or {"" if source is None else Path(source).name: Preset(own.target, source, reading=reading)}
+    names = [
+        name for name in TOY_DRAFTS if name != started and name in known and Path(str(known[name].draft)).is_dir()
+    ]
+    drafts = {TOY_DRAFTS[name]: known[name] for name in names} if started in TOY_DRAFTS else {}
+    own = preset_named(running.preset) if running.target is None else Preset(running.target)
     for name in options.drafts:
         called = Path(name).name
         if called in drafts:
@@ -183,34 +164,9 @@ def _drafts(options: PageOptions) -> dict[str, Preset]:
     return drafts
 
 
-def _choices(options: PageOptions, drafts: Mapping[str, Preset]) -> DraftChoices:
-    """Return the drafts that visitors choose among, and what each is."""
-    known = dict(TOY_DRAFTS.values())
-    about = {name: known.get(name, "a draft of the same target") for name in drafts}
-    own, *_ = drafts
-    about_own = known.get(own, "the draft that this page was started with")
-    del about[own]
-    return DraftChoices(own, about_own, about, tree=options.running.tree)
-
-
-def _with_draft(base: Callable[[], Any], preset: Preset) -> Callable[[], Any]:
-    return cache(lambda: base().with_draft(preset.draft, **asdict(preset.reading)))
-
-
-def _models(pair: Callable[[], Any]) -> Models:
-    return Models(pair, lambda: _lab(pair()), lambda turns: _chat(pair(), turns))
-
-
-def _lab(pair: Any) -> Lab:
-    from specllava.lab import Lab
-
-    return Lab(pair)
-
-
-def _chat(pair: Any, turns: Sequence[TurnParts]) -> Chat:
-    from specllava.chat import Chat, Turn
-
-    return Chat(pair, [Turn(*turn) for turn in turns])
+def _with_draft(pair: Pair, preset: Preset) -> Pair:
+    assert preset.draft is not None  # as checked
+    return pair.with_draft(preset.draft, **asdict(preset.reading))
 
 
 def leave(code: int) -> None:

@@ -1,7 +1,7 @@
 """How often does the target take a guess, by the probability that the draft gave it? By rank and depth, for each draft.
 
     python -m benchmarks.calibration --json benchmarks/results/calibration.json \\
-        --picture docs/science-calibration-rank.svg --depths docs/science-calibration-depth.svg
+        --picture docs/science-calibration-rank.svg
 
 A guess counts if the target took what stands before it. Trees are wide, so that ranks and depths are all tried.
 """
@@ -32,10 +32,9 @@ from benchmarks.shared.guessing import (
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from specllava.config import DecodingConfig
-from specllava.metrics import Bin, judged_nodes, reliability
-from specllava.trace import DecodeTrace
-from specllava.findings.bootstrap import LEVEL, RESAMPLES
+from specllava.metrics import LEVEL, RESAMPLES, Bin, judged_nodes, reliability
 from specllava.pair import Pair
+from specllava.trace import DecodeTrace
 
 BINS: Final = 10  # of probability, equally wide
 RANKS: Final = ("best guess", "second", "third or later")

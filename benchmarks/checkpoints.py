@@ -26,10 +26,10 @@ from specllava.chat import Chat
 from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import Comparison, compare, compare_ids, summarise
-from specllava.trace import DecodeTrace
 from specllava.models.tokens import Message
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 SIZES = ((336, 336), (640, 480), (333, 801), (97, 64), (1024, 300), (500, 500), (71, 700))  # width, height
 QUESTIONS = (

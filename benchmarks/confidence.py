@@ -1,6 +1,6 @@
 """What breaks when a draft is surer than it should be, or less sure? Its logits are divided by a temperature.
 
-    python -m benchmarks.confidence --json benchmarks/results/confidence.json --picture docs/science-confidence.svg
+    python -m benchmarks.confidence --json benchmarks/results/confidence.json
 
 Its likeliest guess stays the same, and so does the target. Only what rules go by changes: probabilities and entropy.
 Passes are counted and priced as ``shared/guessing.py`` states.
@@ -31,13 +31,13 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from specllava.bench.lanes import bench_lanes
+from specllava.bench.measure import bench_lanes
 from specllava.config import DecodingConfig
 from specllava.metrics import Bin, reliability
-from specllava.trace import DecodeTrace
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
 from specllava.prompt import Prompt
+from specllava.trace import DecodeTrace
 
 TEMPERATURES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # below 1 the draft is surer than it was
 NO_FLOOR: Final = -50.0  # nats

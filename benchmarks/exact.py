@@ -22,16 +22,15 @@ from tqdm.auto import tqdm
 
 from benchmarks.identity import Case, Runner, cases
 from benchmarks.shared.command import run_command, show_table
-from specllava.bench.data_dialogues import data_dialogues
-from specllava.bench.dialogue import prompts_of
-from specllava.bench.lanes import bench_lanes
+from specllava.bench.dialogues import data_dialogues, prompts_of
+from specllava.bench.measure import bench_lanes
 from specllava.cli.options import write_json
 from specllava.config import RULES, DecodingConfig
 from specllava.files import SCENES
-from specllava.trace import DecodeTrace
 from specllava.models.options import DTypeName
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 LONGEST: Final = 24  # tokens of an answer of the toy pair
 BLOCK: Final = 100  # random runs that a process takes at a time

@@ -33,11 +33,11 @@ from benchmarks.shared.random_pair import build, device_for, feature_draft, size
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import compare_ids
-from specllava.trace import StepTrace
 from specllava.models.language_model import now
 from specllava.models.options import DTypeName
 from specllava.pair import Pair
 from specllava.spec_decode.drafter import Drafter
+from specllava.trace import StepTrace
 
 DraftName = Literal["own", "eagle"]
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -293,12 +293,12 @@ def page(bench: Bench) -> dict[str, Any]:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from gradio_client import Client, handle_file
 
-    from visual.page.app_state import AppState
-    from visual.page.layout import build_page
-    from visual.page.serving import serve
+    from visual.page.page import build_page
+    from visual.page.serve import serve
+    from visual.page.state import PageState
 
     pair = bench.pair()
-    state = AppState(lambda: pair, pair="")
+    state = PageState(lambda: pair, preset="")
     blocks = build_page(state)
     address = serve(blocks, "127.0.0.1", free_port(), block=False, state=state)
     try:
@@ -307,12 +307,12 @@ def page(bench: Bench) -> dict[str, Any]:
             client = Client(address, verbose=False)
             for _ in range(2):
                 found = client.predict(
-                    handle_file(file), QUESTION, max_new_tokens=bench.amount.tokens, api_name="/compare"
+                    handle_file(file), QUESTION, {"max_new_tokens": bench.amount.tokens}, api_name="/compare"
                 )
             client.close()
     finally:
         blocks.close(verbose=False)
-    if unfinished := [name for name in ("target_only", "speculative") if found[name]["ended"] != "finished"]:
+    if unfinished := [name for name in ("target_only", "speculative") if found[name]["ended"] == "stopped"]:
         raise ValueError(f"the page's race did not end: {unfinished}")
     return {"speedup": found["speed_up"], "equal": found["equal"]}
 

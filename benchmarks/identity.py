@@ -6,7 +6,7 @@
 An existing file is continued, so a long count may be interrupted. Every seed has targets, drafts and cases of its
 own. The drafts are made so that they agree with their target now and then. Otherwise nothing would be accepted, and no
 true state would ever replace a guessed one. Drawn guesses change tokens, though not their distribution, which
-``tests/test_identity.py`` checks. Here all are best guesses, of greedy and of sampled answers.
+``tests/test_formats.py`` checks. Here all are best guesses, of greedy and of sampled answers.
 
 With ``--settings`` every target has its own ``generation_config.json``, drawn anew for each run. Greedy answers of the
 target alone are then compared with ``generate`` of transformers.
@@ -42,13 +42,12 @@ from recipes.toy.scene import sample_scene
 from specllava.cli.options import write_json
 from specllava.config import RULES, DecodingConfig
 from specllava.metrics import compare, summarise
-from specllava.trace import NO_DRAFT, DecodeTrace
-from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.drafts.draft_vlm import DraftLlava, fuse
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
-from specllava.models.drafts.draft_vlm import fuse
 from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.spec_decode.loop import Lane
+from specllava.trace import NO_DRAFT, DecodeTrace
 
 FORMATS: dict[str, dict[str, Any]] = {
     "eagle": {},

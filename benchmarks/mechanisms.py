@@ -32,11 +32,11 @@ from benchmarks.shared.guessing import (
     write_rates,
 )
 from specllava.config import DecodingConfig
-from specllava.question import Question
-from specllava.lab.grounding import blank_picture
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
 from specllava.prompt import Prompt, with_draft_prompt
+from specllava.question import Question
+from specllava.scoring import blank_picture
 
 NODES: Final = (4, 8, 16)
 NO_FLOOR: Final = -50.0  # nats
@@ -117,7 +117,7 @@ def _tree(pair: Pair, config: DecodingConfig) -> list[Variant]:
 def _distillation(pair: Pair, config: DecodingConfig) -> list[Variant]:
     """Go in a straight line from the weights before distillation to those after it."""
     assert pair.draft is not None
-    before = pair.undistilled()
+    before = Pair.from_preset("toy-before", dtype="float32")
     assert before.draft is not None
     found = []
     for step in STEPS:

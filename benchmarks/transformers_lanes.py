@@ -24,20 +24,18 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from benchmarks.shared.command import run_command
-from specllava.bench.lanes import REFERENCE, Runner, runners_of
-from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.bench.measure import REFERENCE, Runner, TimedRun, TimedStep, runners_of
 from specllava.cli.bench import Bench
 from specllava.cli.options import typed_options
 from specllava.config import DecodingConfig
-from specllava.models.language_model import now
-from specllava.models.tokens import slot_ids
 from specllava.models.drafts.draft_vlm import SlotDraft
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.models.families.family import family_of
+from specllava.models.language_model import now
 from specllava.models.presets import Tree
+from specllava.models.tokens import slot_ids
 from specllava.pair import Pair
-from specllava.prompt import compressor_of, merge_features
-from specllava.prompt import Prompt
+from specllava.prompt import Prompt, compressor_of, merge_features
 from specllava.spec_decode.loop import clip
 
 TRANSFORMERS: Final = "transformers"
@@ -275,7 +273,7 @@ def _tower_seconds(model: PreTrainedModel, device: torch.device) -> Iterator[lis
 def runners_with_transformers(
     pair: Pair, config: DecodingConfig, only: Sequence[str] = (), tree: Tree | None = None
 ) -> dict[str, Runner]:
-    """Return the runners of :func:`specllava.bench.lanes.runners_of`, and those of ``transformers``.
+    """Return the runners of :func:`specllava.bench.measure.runners_of`, and those of ``transformers``.
 
     Raises:
         ValueError: as there.
@@ -291,7 +289,7 @@ def runners_with_transformers(
 def _why_not(pair: Pair, config: DecodingConfig, name: str) -> str | None:
     """Return why a lane cannot be had here, ``None`` if it can."""
     if TRANSFORMERS_LANES[name].needs_draft and pair.draft is None:
-        return f"the pair {pair.name} has no draft: {pair.way_to_draft}"
+        return f"the pair {pair.name} has no draft: {pair.draft_advice}"
     if config.temperature > 0:
         return "transformers draws from another random stream: set --temperature 0"
     return TRANSFORMERS_LANES[name].why_not(pair)
@@ -305,7 +303,7 @@ class TransformersBench(Bench):
     alone: ClassVar[tuple[str, ...]] = (REFERENCE, TRANSFORMERS, COMPILED)
 
     def runners(self, pair: Pair) -> dict[str, Runner]:
-        return runners_with_transformers(pair, self.decoding, self.lanes, self.tree)
+        return runners_with_transformers(pair, self.config(pair), self.lanes, self.tree)
 
 
 def main(options: TransformersBench) -> None:

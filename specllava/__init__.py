@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specllava.chat import Chat
     from specllava.config import DecodingConfig
-    from specllava.trace import DecodeTrace, StepTrace
     from specllava.custom_generate import speculative_generate
     from specllava.pair import Pair
+    from specllava.trace import DecodeTrace, StepTrace
 
 __version__ = "0.1.0"
 __all__ = ["Chat", "DecodeTrace", "DecodingConfig", "Pair", "StepTrace", "__version__", "speculative_generate"]

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from PIL import Image
 
 from specllava.config import DecodingConfig
-from specllava.trace import DecodeTrace
 from specllava.engine.pool import KVCaches
-from specllava.models.tokens import Message
-from specllava.models.tokens import escape_special_tokens, special_tokens
 from specllava.models.families.interface import ImageFeatures
 from specllava.models.images import Pictures, open_media
+from specllava.models.tokens import Message, escape_special_tokens, special_tokens
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Event, Lane, RaceEvent, race
+from specllava.trace import DecodeTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ class Chat:
         self._keep(lanes, media, past)
 
     def _keep(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...], events: Sequence[RaceEvent]) -> None:
-        *alone, trace = (self._pair.collect_race(events).get(lane.name) for lane in lanes)
+        *alone, trace = (self._pair.collect(events).get(lane.name) for lane in lanes)
         if trace is not None:
             prompt = lanes[-1].prompt
             self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, media, trace, *alone))

@@ -21,19 +21,17 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, Pre
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
 from specllava.config import DecodingConfig, one_line
-from specllava.trace import NO_DRAFT, DecodeTrace, Prefill
 from specllava.models.checkpoint import Checkpoint, Source
-from specllava.models.language_model import check_decoder, now
-from specllava.models.tokens import TextProcessor
 from specllava.models.drafts.draft_vlm import vision_source
-from specllava.models.families.family import family_of
-from specllava.models.families.family import MEDIA, check_media, encode_media
+from specllava.models.families.family import MEDIA, check_media, encode_media, family_of
+from specllava.models.language_model import check_decoder, now
 from specllava.models.loading import check_pair, check_processor
+from specllava.models.tokens import TextProcessor
 from specllava.pair import Pair
-from specllava.prompt import compressor_of, kept_slots, num_image_tokens, slots_of, to_device
-from specllava.prompt import Prompt
+from specllava.prompt import Prompt, compressed_slots, compressor_of, num_image_tokens, slots_of, to_device
 from specllava.spec_decode.logits_processing import REFUSED
-from specllava.spec_decode.loop import Event, Lane, stream
+from specllava.spec_decode.loop import Lane, RaceEvent, race
+from specllava.trace import NO_DRAFT, DecodeTrace, Prefill
 
 OPTIONS: Final = tuple(sorted({one.name for one in fields(DecodingConfig)} - vars(GenerationConfig()).keys()))
 SEARCHES: Final = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # by other drafts, beside REFUSED
@@ -85,18 +83,18 @@ def speculative_generate(
         settings.stop_strings = [*(settings.stop_strings or ()), *one.stop_strings]
     pair = replace(_pair(model, processor, draft), target=target)
     lane = Lane.of(config, _prompt(pair, input_ids, given))
-    recorded, events = bool(generation_config.return_dict_in_generate), list[Event]()
+    recorded, events = bool(generation_config.return_dict_in_generate), list[RaceEvent]()
     request = pair.request(lane, record=recorded)
     streamer = arguments["streamer"]  # which transformers drops on its way to a callable
-    for event in stream(request):
+    for event in race([request]):
         events.append(event)
-        for token in (event.first_token,) if isinstance(event, Prefill) else event.emitted:
+        for token in (event.item.first_token,) if isinstance(event.item, Prefill) else event.item.emitted:
             if streamer is not None:
                 streamer.put(torch.tensor([token]))
     if streamer is not None:
         streamer.end()
     sequences = torch.cat([input_ids, input_ids.new_tensor([request.emitted])], dim=1)
-    return SpeculativeOutput(sequences=sequences, trace=pair.collect(lane, events)) if recorded else sequences
+    return SpeculativeOutput(sequences=sequences, trace=pair.collect(events)[lane.name]) if recorded else sequences
 
 
 speculative_generate.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -133,11 +131,11 @@ def _check_arguments(
     Raises:
         ValueError: it is asked for; one line that names it.
     """
-    others: Mapping[str, Any] = arguments["kwargs"]
+    passed: Mapping[str, Any] = arguments["kwargs"]
     asked = {name: arguments[name] for name in inspect.signature(GENERATE).parameters if name not in FOLLOWED}
     asked |= {name: value for name, value in vars(settings).items() if name in SEARCHES or name.startswith("output_")}
     asked |= {name: value for name, refuses in REFUSED.items() if refuses(value := getattr(settings, name, None))}
-    asked |= {name: others[name] for name in others.keys() - {"input_ids", "attention_mask"} - vars(settings).keys()}
+    asked |= {name: passed[name] for name in passed.keys() - {"input_ids", "attention_mask"} - vars(settings).keys()}
     asked |= {type(one).__name__: one for one in arguments["stopping_criteria"] if type(one) is not StopStringCriteria}
     for name, value in asked.items():
         if not (value is None or value is False or (isinstance(value, list) and not value)):
@@ -145,7 +143,7 @@ def _check_arguments(
             raise ValueError(f"speculative_generate does not follow {shown}: leave it or custom_generate out")
     if len(input_ids) != 1:
         raise ValueError(f"speculative_generate answers one prompt at a time, not {len(input_ids)}: call it for each")
-    for mask in (attention_mask, others.get("attention_mask")):
+    for mask in (attention_mask, passed.get("attention_mask")):
         if mask is not None and (mask.shape != input_ids.shape or not mask.eq(1).all()):
             raise ValueError("speculative_generate reads no padding: give one prompt with an attention_mask of ones")
 
@@ -177,27 +175,27 @@ def _pair(
     Raises:
         ValueError: a model that cannot be a target, no processor, or a draft that does not fit.
     """
-    kept, key = PAIRS.setdefault(model, {}), (model.device, model.dtype, id(processor))
-    if key not in kept:
+    pairs, key = PAIRS.setdefault(model, {}), (model.device, model.dtype, id(processor))
+    if key not in pairs:
         family, path = family_of(model.config), model.config.name_or_path
         name = Path(path).name or type(model).__name__
         check_decoder(name, model.config.get_text_config())
         if processor is None and not path:
             raise ValueError("speculative_generate needs processor=: the model was loaded from no directory or id")
         given = TextProcessor(processor) if isinstance(processor, PreTrainedTokenizerBase) else processor
-        kept.clear()
-        kept[key] = Pair(name, copy(model), None, given or family.read_processor(Checkpoint.at(path)), name, NO_DRAFT)
+        pairs.clear()
+        pairs[key] = Pair(name, copy(model), None, given or family.read_processor(Checkpoint.at(path)), name, NO_DRAFT)
     if isinstance(draft, PreTrainedModel):
         name = Path(draft.config.name_or_path).name or type(draft).__name__
         if draft.device != model.device:
             raise ValueError(f"the draft is on {draft.device}, the model on {model.device}: move it there")
         if vision_source(draft) != "states":
             check_decoder(name, draft.config.get_text_config())
-            check_pair(model, draft, kept[key].processor, kept[key].processor)
-        return replace(kept[key], draft=draft, draft_name=name)
-    if draft is not None and str(draft) not in kept:
-        kept[str(draft)] = kept[key].with_draft(draft)
-    return kept[key if draft is None else str(draft)]
+            check_pair(model, draft, pairs[key].processor, pairs[key].processor)
+        return replace(pairs[key], draft=draft, draft_name=name)
+    if draft is not None and str(draft) not in pairs:
+        pairs[str(draft)] = pairs[key].with_draft(draft)
+    return pairs[key if draft is None else str(draft)]
 
 
 @torch.inference_mode()
@@ -223,5 +221,5 @@ def _prompt(pair: Pair, input_ids: Tensor, given: Mapping[str, Any]) -> Prompt:
             check_processor(pair.draft_name, family_of(draft.config), draft.config, pair.processor)
             other = Prompt(text, ids, features=encode_media(draft, ids, to_device(media, draft, pair.device)))
         elif source == "shared" and compressor_of(draft) is not None:
-            other = Prompt(text, ids[kept_slots(draft, ids, features)][None], features=features)
+            other = Prompt(text, ids[compressed_slots(draft, ids, features)][None], features=features)
     return Prompt(text, ids, features=features, vision_seconds=seconds, draft_prompt=other)

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any, Unpack
 
 import torch
@@ -14,7 +15,29 @@ from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
+from specllava.engine.cpu import fastest_threads
+from specllava.engine.cuda_graphs import WINDOW
+from specllava.engine.decoders import Batch, LanguageModel
+from specllava.engine.pool import EnginePools, KVCaches
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.drafts.draft_vlm import VisionSource, vision_source
+from specllava.models.families.family import family_of
+from specllava.models.families.interface import Family, ImageFeatures
+from specllava.models.images import Pictures, open_media
+from specllava.models.language_model import checked_context, input_device, now
+from specllava.models.loading import load_draft, load_target
+from specllava.models.options import DraftFormat, DraftReading, LoadOptions, PassesName, QuantizationName
+from specllava.models.presets import draft_hint, preset_named
+from specllava.models.tokens import Detokenizer, eos_token_ids, slot_ids
+from specllava.prompt import Prompt, PromptBuilder, check_room
 from specllava.question import Messages
+from specllava.spec_decode.drafter import Drafter, NoDraft
+from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
+from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, race
+from specllava.spec_decode.ngram_drafter import NgramDrafter
+from specllava.spec_decode.rejection_sampler import SeededRandom
+from specllava.spec_decode.rules import build_rule
+from specllava.spec_decode.tree_drafter import TreeDrafter
 from specllava.trace import (
     MAX_NAME,
     NO_DRAFT,
@@ -26,31 +49,11 @@ from specllava.trace import (
     StepTrace,
     tokens_used,
 )
-from specllava.engine.cpu import fastest_threads
-from specllava.engine.cuda_graphs import WINDOW
-from specllava.engine.decoders import Batch, LanguageModel
-from specllava.engine.pool import EnginePools, KVCaches
-from specllava.models.checkpoint import Checkpoint, Source
-from specllava.models.language_model import checked_context, input_device
-from specllava.models.tokens import Detokenizer, eos_token_ids, slot_ids
-from specllava.models.drafts.draft_vlm import VisionSource, vision_source
-from specllava.models.options import DraftFormat, DraftReading
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures
-from specllava.models.options import LoadOptions, PassesName, QuantizationName
-from specllava.models.loading import load_draft, load_target
-from specllava.models.presets import draft_hint, preset_named, presets
-from specllava.models.images import Pictures, open_media
-from specllava.prompt import Prompt
-from specllava.prompt import PromptBuilder, check_room
-from specllava.spec_decode.drafter import Drafter, NoDraft
-from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
-from specllava.spec_decode.loop import Event, Lane, LaneFacts, LaneOverrides, RaceEvent, Request, race, stream
-from specllava.spec_decode.ngram_drafter import NgramDrafter
-from specllava.spec_decode.rejection_sampler import SeededRandom
-from specllava.spec_decode.rules import build_rule
-from specllava.spec_decode.tree_drafter import TreeDrafter
 
+NODES = (60, 40, DecodingConfig().nodes)  # defaults on a GPU that are tried; 60 is EAGLE-2's for a 7B target
+AFFORDABLE = 1.2  # times the seconds of a pass over one token
+TIMED = 8  # passes
+LOADING = Lock()  # transformers swaps functions and the default dtype of a process while it loads a model
 CHAT_TOKENS = 1024  # caches that outlive an answer grow by as many, so that they seldom move
 
 
@@ -72,6 +75,7 @@ class Pair:
         packed: pack the target's weights where this processor gains by it. Only of weights that this pair loaded and
             that do not learn meanwhile.
         threads: CPU threads of its passes; as torch has them without.
+        nodes: default size of trees on this device; as the configuration has it without.
     """
 
     name: str
@@ -87,6 +91,7 @@ class Pair:
     exact: bool = False
     packed: bool = False
     threads: int | None = None
+    nodes: int | None = None
 
     @classmethod
     def from_preset(cls, name: str, draft: Source | None = None, **options: Any) -> Pair:
@@ -110,7 +115,7 @@ class Pair:
         target: Source,
         draft: Source | None = None,
         name: str | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         **options: Any,
     ) -> Pair:
         """Load any target, and a draft for it, each from a directory or by an id of the hub.
@@ -118,7 +123,7 @@ class Pair:
         Args:
             draft: without one, only ``prompt-lookup`` and ``none`` can draft.
             name: of the pair; by default the target's.
-            tell: receives a line on the memory that is needed, before anything is loaded.
+            notify: receives a line on the memory that is needed, before anything is loaded.
             options: fields of :class:`~specllava.models.options.LoadOptions`.
 
         Raises:
@@ -127,20 +132,21 @@ class Pair:
         """
         name = name or Checkpoint.at(target).name
         chosen = LoadOptions(**options)
-        loaded = load_target(name, target, draft, chosen, tell)
+        with LOADING:
+            loaded = load_target(name, target, draft, chosen, notify)
         check_settings(loaded.model.generation_config)
         models = (loaded.model, None, loaded.processor)
         pair = cls(
             name, *models, loaded.name, NO_DRAFT,
             quantization=chosen.quantization, context_limit=loaded.context, packed=loaded.packed,
         )  # fmt: skip
-        return pair if draft is None else pair.with_draft(draft, tell=tell, **asdict(chosen.reading))
+        return pair if draft is None else pair.with_draft(draft, notify=notify, **asdict(chosen.reading))
 
     def with_draft(
         self,
         draft: Source,
         draft_format: DraftFormat | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         draft_state_layers: tuple[int, ...] | None = None,
         draft_rope_theta: float | None = None,
     ) -> Pair:
@@ -149,13 +155,14 @@ class Pair:
         Args:
             draft_format, draft_state_layers, draft_rope_theta: as
                 :class:`~specllava.models.options.DraftReading`.
-            tell: receives a line about weights that must be unpickled.
+            notify: receives a line about weights that must be unpickled.
 
         Raises:
             ValueError: no model there, or one that does not fit the target.
         """
         reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
-        loaded = load_draft(draft, self.target, self.processor, reading, tell)
+        with LOADING:
+            loaded = load_draft(draft, self.target, self.processor, reading, notify)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         pair = replace(self, **drafting)
         if "engines" in vars(self):
@@ -185,9 +192,9 @@ class Pair:
         return self.family.sees
 
     @property
-    def way_to_draft(self) -> str:
+    def draft_advice(self) -> str:
         """How this target gets a draft, for a message."""
-        return draft_hint(self.target.config.name_or_path, self.family.name, self.family.way_to_draft)
+        return draft_hint(self.target.config.name_or_path, self.family.name, self.family.draft_advice)
 
     @cached_property
     def draft_vision(self) -> VisionSource | None:
@@ -247,64 +254,63 @@ class Pair:
         drafting = (self.draft, self.draft_processor, self.draft_vision)
         return PromptBuilder(self.target_name, self.processor, self.target, *drafting, self.context)
 
-    def to(self, device: str) -> Pair:
-        """Move the models to a device, in place, and return the pair there."""
-        draft = None if self.draft is None else self.draft.to(device)
-        return replace(self, target=self.target.to(device), draft=draft)
+    def warm_up(self, threads: int = 0) -> Pair:
+        """Return this pair as it runs best on its device, which takes about a second.
 
-    def with_threads(self, threads: int = 0) -> Pair:
-        """Return this pair with a number of CPU threads; 0 measures with how many a decode step is fastest.
+        On a CPU with the number of threads, on a GPU with the number of nodes that measured passes suggest. A GPU also
+        captures the passes that a race begins with.
 
-        That takes about a second, and nothing on a GPU.
+        Args:
+            threads: CPU threads of its passes, not measured.
 
         Raises:
             ValueError: passes that this device cannot run.
         """
-        if not threads and self.device.type == "cpu":
-            threads = self._fastest_threads()
-        pair = replace(self, threads=threads or None)
+        if self.device.type == "cpu":
+            pair = replace(self, threads=threads or self._fastest_threads())
+        else:
+            pair = replace(self, threads=threads or None, nodes=self._affordable_nodes())
         vars(pair)["engines"] = self.engines
         return pair
 
     def _fastest_threads(self) -> int:
-        rows, caches = DecodingConfig().nodes + 1, KVCaches(self.engines)
-        engine = caches.target(2 * rows + 1)
+        rows = DecodingConfig().nodes + 1
+        engine = KVCaches(self.engines).target(2 * rows + 1)
         assert isinstance(engine.decoder, LanguageModel)
         engine.decoder.begin()
 
         def step() -> None:
             """Run a pass over one token, and two over as many as a tree has."""
-            engine.commit(0, [])
+            engine.truncate(0)
             for width in (rows, 1, rows):
                 engine.forward(Batch(range(width)))
 
         return fastest_threads(step, torch.get_num_threads())
 
-    def warm_up(self) -> None:
-        """Check how passes run, and capture those that a dialogue's race begins with, where any are captured.
+    def _affordable_nodes(self) -> int:
+        """Return the most nodes of :data:`NODES` whose pass takes hardly longer than one over a single token.
 
-        Raises:
-            ValueError: passes that this device cannot run.
+        Measured where a race's lanes have read a prompt, and captured what they need.
         """
-        if self.engines.graphs is None:
-            return
         prompt = self.prompt(None, "Describe it.")
         tokens = min(WINDOW, self.context - prompt.length)
         config = DecodingConfig(drafter="none" if self.draft is None else "model", max_new_tokens=tokens)
-        lanes = [(lane, KVCaches(self.engines)) for lane in Lane.of(config, prompt).with_target_only()]
-        for lane, caches in lanes:
-            self.request(lane, caches, record=False).prefill()
+        requests = [self.request(lane, record=False) for lane in Lane.of(config, prompt).with_target_only()]
+        for request in requests:
+            request.prefill()
+        engine = requests[-1].engine
 
-    def undistilled(self) -> Pair:
-        """Return the same target with its draft as it was before distillation.
+        def seconds(rows: int) -> float:
+            started = 0.0
+            for run in range(1 + TIMED):
+                if run == 1:  # the first one captures
+                    started = now(self.device)
+                engine.truncate(prompt.length)
+                engine.forward(Batch(range(rows)))
+            return now(self.device) - started
 
-        Raises:
-            ValueError: this pair has none.
-        """
-        preset = presets().get(self.name)
-        if preset is None or preset.before is None or self.draft_vision == "states":  # which began as another draft
-            raise ValueError(f"the pair {self.name} has no draft from before distillation")
-        return self.with_draft(preset.before)
+        most = AFFORDABLE * seconds(1)
+        return next((nodes for nodes in NODES if seconds(nodes + 1) <= most), NODES[-1])
 
     def prompt(
         self,
@@ -356,7 +362,7 @@ class Pair:
         config, rule = lane.config, lane.rule
         grows = lane.drafter is None and config.drafter == "model"
         if grows and self.draft is None:
-            ways = f'use drafter "prompt-lookup" or "none", or {self.way_to_draft}'
+            ways = f'use drafter "prompt-lookup" or "none", or {self.draft_advice}'
             raise ValueError(f"the pair {self.name} has no draft: {ways}")
         if rule is not None and not grows:
             name = config.drafter if lane.drafter is None else lane.drafter.name
@@ -379,19 +385,19 @@ class Pair:
     def lane(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Lane:
-        """Build a lane of a prompt, with its default name."""
+        """Build a lane of a prompt, with its default name.
+
+        Args:
+            own: ``rule=`` and ``drafter=``: objects that replace those of ``config`` (``docs/extending.md``).
+        """
         config = config or DecodingConfig()
         return Lane.of(config, self.prompt(image, messages, config.max_new_tokens), **own)
 
     def stream(
         self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
     ) -> Iterator[Event]:
-        """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass.
-
-        Args:
-            own: ``rule=`` and ``drafter=``: objects that replace those of ``config`` (``docs/extending.md``).
-        """
-        return stream(self.request(self.lane(image, messages, config, **own)))
+        """Decode step by step: a ``Prefill``, then a ``StepTrace`` per target pass. For ``own`` see :meth:`lane`."""
+        return (event.item for event in self.race([self.lane(image, messages, config, **own)]))
 
     def generate(
         self,
@@ -404,80 +410,67 @@ class Pair:
         """Decode to the end; ``.text`` is the answer. Without ``record`` the trace cannot explain its steps."""
         return self.run(self.lane(image, messages, config, **own), record)
 
+    def compare(
+        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
+    ) -> Race:
+        """Race ``target-only`` against ``config`` to the end, on one device with a clock each.
+
+        Raises:
+            ValueError: nothing is drafted, so there is nothing to compare.
+        """
+        media = open_media(image)
+        lanes = self.lane(media, messages, config, **own).with_target_only()
+        if len(lanes) == 1:
+            raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
+        picture = media[0] if len(media) == 1 and isinstance(media[0], Image.Image) else None
+        return Race(self.collect(self.race(lanes)), picture)
+
     def run(self, lane: Lane, record: bool = True) -> DecodeTrace:
         """Decode one lane to the end."""
-        return self.collect(lane, stream(self.request(lane, record=record)))
+        return self.collect(self.race([lane], record))[lane.name]
 
-    def collect(self, lane: Lane | LaneFacts, events: Iterable[Event]) -> DecodeTrace:
-        """Return the trace of a lane from its events, finished or not.
+    def race(self, lanes: Sequence[Lane], record: bool = True) -> Generator[RaceEvent]:
+        """Run named lanes in turn, see :func:`~specllava.spec_decode.loop.race`; each has caches of its own."""
+        return race([self.request(lane, record=record) for lane in lanes])
+
+    def collect(self, events: Iterable[RaceEvent]) -> Race:
+        """Return a trace per lane of a race, finished or stopped; lanes that did not start are left out."""
+        lanes: dict[str, tuple[Lane, list[Event]]] = {}
+        for event in events:
+            lanes.setdefault(event.lane.name, (event.lane, []))[1].append(event.item)
+        return Race({name: self._trace(lane, items) for name, (lane, items) in lanes.items()})
+
+    def _trace(self, lane: Lane, items: Sequence[Event]) -> DecodeTrace:
+        """Return the trace of a lane.
 
         Raises:
             ValueError: events that are no prefill and then steps.
         """
-        facts = lane.facts if isinstance(lane, Lane) else lane
-        prefill, *rest = events
+        prefill, *rest = items
         steps = tuple(step for step in rest if isinstance(step, StepTrace))
         if not isinstance(prefill, Prefill) or len(steps) != len(rest):
             raise ValueError("a run is a prefill and then steps")
-        followed = settings_in_force(self.target.generation_config, facts.config.temperature > 0)
-        info = replace(self.info, generation_config=followed)
-        prefix = facts.forced_prefix
+        config, prompt = lane.config, lane.prompt
+        prefix = prompt.forced_prefix
         ids = [*prefix, prefill.first_token, *(token for step in steps for token in step.emitted)]
         return DecodeTrace(
             schema_version=SCHEMA_VERSION,
-            lane=facts.name,
-            setting=info,
-            config=facts.config,
-            prompt=facts.text,
-            image=", ".join("{} x {} pixels".format(*size) for size in facts.image_sizes) or None,
+            lane=lane.name,
+            setting=replace(
+                self.info,
+                generation_config=settings_in_force(self.target.generation_config, config.temperature > 0),
+            ),
+            config=config,
+            prompt=prompt.text,
+            image=", ".join("{} x {} pixels".format(*size) for size in prompt.image_sizes) or None,
             prefill=prefill,
             steps=steps,
             finish_reason=(steps[-1] if steps else prefill).finished or "stopped",
             text=self.detokenizer.decode(ids),
             texts={token: self.detokenizer.text_of(token) for token in sorted({*tokens_used(prefill, prefix, steps)})},
             eos_token_ids=tuple(sorted(self.eos_token_ids)),
-            turn=facts.turn,
+            turn=prompt.turn,
             forced_prefix=prefix,
-            rule=None if facts.rule is None else facts.rule[:MAX_NAME],
-            drafter=None if facts.drafter is None else facts.drafter[:MAX_NAME],
+            rule=None if lane.rule is None else lane.rule.name[:MAX_NAME],
+            drafter=None if lane.drafter is None else lane.drafter.name[:MAX_NAME],
         )
-
-    def race(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
-    ) -> Generator[RaceEvent]:
-        """Race target-only against ``config``, side by side on one device with a clock each.
-
-        If ``config`` drafts nothing, target-only runs by itself.
-        """
-        return self.race_lanes(self.lane(image, messages, config, **own).with_target_only())
-
-    def answer(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
-    ) -> Generator[RaceEvent]:
-        """Answer in one lane, as a race of one: :meth:`collect_race` makes its trace."""
-        return self.race_lanes([self.lane(image, messages, config, **own)])
-
-    def race_lanes(self, lanes: Sequence[Lane]) -> Generator[RaceEvent]:
-        """Run lanes in turn, see :func:`~specllava.spec_decode.loop.race`; each has caches of its own."""
-        return race([self.request(lane) for lane in lanes])
-
-    def collect_race(self, events: Iterable[RaceEvent]) -> Race:
-        """Return a trace per lane of a race, finished or stopped; lanes that did not start are left out."""
-        lanes: dict[str, tuple[LaneFacts, list[Event]]] = {}
-        for event in events:
-            lanes.setdefault(event.lane.name, (event.lane, []))[1].append(event.item)
-        return Race({name: self.collect(lane, items) for name, (lane, items) in lanes.items()})
-
-    def compare(
-        self, image: Pictures, messages: Messages, config: DecodingConfig | None = None, **own: Unpack[LaneOverrides]
-    ) -> Race:
-        """Run a race to its end: traces of ``target-only`` and ``speculative``.
-
-        Raises:
-            ValueError: nothing is drafted, so there is nothing to compare.
-        """
-        if own.get("drafter") is None and config is not None and config.drafter == "none":
-            raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
-        media = open_media(image)
-        picture = media[0] if len(media) == 1 and isinstance(media[0], Image.Image) else None
-        return Race(self.collect_race(self.race(media, messages, config, **own)), picture)

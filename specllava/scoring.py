@@ -1,18 +1,51 @@
-"""Scoring of models on a given answer: teacher-forced passes, no decoding."""
+"""Teacher-forced scores: no decoding. Of a draft on an answer, and of an answer without its picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
-from specllava.findings.ablation import DraftScores
 from specllava.models.drafts.eagle import FeatureDraft
+from specllava.pair import Pair
 from specllava.prompt import Prompt
+from specllava.question import Messages
+from specllava.trace import DecodeTrace, Grounding
+
+
+@dataclass(frozen=True, slots=True)
+class DraftScores:
+    """Scores of a draft on the target's answer; every tuple has one entry per token.
+
+    Args:
+        entropies: of the draft's distribution, in nats.
+        probs: the draft's probability of the answer's token.
+        guesses: the draft's likeliest token.
+        divergences: KL(target ‖ draft) in nats: how far the draft's distribution is from the target's.
+    """
+
+    entropies: tuple[float, ...]
+    probs: tuple[float, ...]
+    guesses: tuple[int, ...]
+    divergences: tuple[float, ...]
+
+    @property
+    def entropy(self) -> float:
+        """Mean, in nats."""
+        return math.fsum(self.entropies) / len(self.entropies)
+
+    @property
+    def divergence(self) -> float:
+        """Mean KL(target ‖ draft), in nats."""
+        return math.fsum(self.divergences) / len(self.divergences)
 
 
 @torch.inference_mode()
@@ -83,3 +116,66 @@ def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftSc
 def _check_answer(answer: Sequence[int]) -> None:
     if not answer:
         raise ValueError("there is no answer to read: it has 0 tokens")
+
+
+GREY = (128, 128, 128)  # about zero after the vision tower's normalisation
+GRID, WINDOW = 8, 3  # tiles a side: of the picture, of the grey square
+FACTOR = 10.0  # times less likely with a grey picture
+DIGITS = 4
+
+
+def ground(pair: Pair, media: Sequence[Image.Image], messages: Messages, trace: DecodeTrace) -> Generator[DecodeTrace]:
+    """Score an answer with its pictures and with grey ones, and one picture part by part; yield the trace with it.
+
+    The trace comes again, unchanged, after each teacher-forced pass. Several pictures are greyed as a whole
+    only. Source: the occlusion maps of Zeiler & Fergus (arXiv 1311.2901, section 4.2).
+
+    Raises:
+        ValueError: no picture, or an answer that begins with forced tokens.
+    """
+    if not media:
+        raise ValueError("the question came without a picture, so no word can need it: choose a picture")
+    if trace.forced_prefix:
+        raise ValueError("the answer begins with forced tokens, which the target did not choose")
+    answer = trace.token_ids
+    seen = _probs(pair, media, messages, answer)
+    yield trace
+    blank = _probs(pair, [blank_picture(one) for one in media], messages, answer)
+    choices = tuple(blank.argmax(-1).tolist())
+    whole = Grounding(_of_answer(seen, answer), _of_answer(blank, answer), choices, FACTOR)
+    texts = trace.texts | {token: pair.detokenizer.text_of(token) for token in choices}
+    trace = replace(trace, texts=dict(sorted(texts.items())), grounding=whole)
+    yield trace
+    picture = media[0]
+    if len(media) > 1 or not whole.grounded:
+        return
+    parts = []
+    for row, column in product(range(GRID - WINDOW + 1), repeat=2):
+        occluded = _of_answer(_probs(pair, (occlude(picture, row, column),), messages, answer), answer)
+        parts.append([occluded[position] for position in whole.grounded])
+        yield trace
+    rows = tuple(zip(*parts, strict=True))
+    yield replace(trace, grounding=replace(whole, grid=GRID, window=WINDOW, occluded=rows))
+
+
+def blank_picture(picture: Image.Image) -> Image.Image:
+    """Return a grey picture of the same size."""
+    return Image.new("RGB", picture.size, GREY)
+
+
+def occlude(picture: Image.Image, row: int, column: int) -> Image.Image:
+    """Return the picture with the grey square at a tile, counted from 0 at the left above."""
+    left, right = (picture.width * at // GRID for at in (column, column + WINDOW))
+    top, bottom = (picture.height * at // GRID for at in (row, row + WINDOW))
+    occluded = picture.copy()
+    occluded.paste(GREY, (left, top, right, bottom))
+    return occluded
+
+
+def _probs(pair: Pair, media: Sequence[Image.Image], messages: Messages, answer: Sequence[int]) -> Tensor:
+    """Return the target's probabilities ``[answer, vocab]``."""
+    return teacher_forced_log_probs(pair.target, pair.prompt(tuple(media), messages), answer).exp()
+
+
+def _of_answer(probs: Tensor, answer: Sequence[int]) -> tuple[float, ...]:
+    return tuple(round(float(row[token]), DIGITS) for row, token in zip(probs, answer, strict=True))

@@ -74,7 +74,7 @@ class DraftTree(Record):
         return cls(tuple(tokens), tuple(range(ROOT_PARENT, count - 1)), (0.0,) * count, (None,) * count)
 
     def __len__(self) -> int:
-        """Count the nodes, the root included: the columns of one verification pass."""
+        """Count the nodes, the root included: the rows of one verification pass."""
         return len(self.tokens)
 
     @property

@@ -13,7 +13,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -21,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import SavedPages, Server, Visit, Visitor, visits
+from support.browser import SavedPages, Visit, Visitor, visits
 
 if TYPE_CHECKING:
     from specllava.models.options import DTypeName
     from specllava.pair import Pair
-    from visual.page.app_state import AppState
+    from visual.page.state import PageState
 
 pytest_plugins = ["support.cpu"]
 # Some images forbid Python to keep what it compiled: then each process that a test starts would compile 5,000 files.
@@ -113,51 +112,43 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.fixture(scope="session")
-def serve() -> Iterator[Callable[[AppState], str]]:
-    """Serve sites; their addresses."""
-    from visual.page.layout import build_page
-    from visual.page.serving import serve as serve_page
+def serve() -> Iterator[Callable[[PageState], str]]:
+    """Serve pages; their addresses."""
+    from visual.page.page import build_page
+    from visual.page.serve import serve as serve_page
 
     pages = []
 
-    def serve_site(site: AppState) -> str:
-        page, port = build_page(site), steady_port(len(pages))
+    def serve_state(state: PageState) -> str:
+        page, port = build_page(state), steady_port(len(pages))
         pages.append(page)
-        return serve_page(page, "127.0.0.1", port, site, block=False)
+        return serve_page(page, "127.0.0.1", port, state, block=False)
 
-    yield serve_site
+    yield serve_state
     for page in pages:
         page.close()
 
 
 @pytest.fixture(scope="session")
-def server(serve: Callable[[AppState], str], tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """The page over a stand-in; for real models give ``Pair.from_preset("toy")`` to ``AppState`` instead."""
-    from support.lab_traces import FakeLab
-    from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
+def state(shipped: Callable[[DTypeName], Pair]) -> PageState:
+    """What the page as it ships goes by: the toy pair, its recorded races and lessons."""
+    from support.shipped_races import ASSETS
 
     from specllava.config import Limits
-    from visual.page.app_state import AppState
-    from visual.page.run_requests import RunRequests
+    from visual.page.state import PageState
+    from visual.player.lessons import load_lessons
+    from visual.player.recorded import load_recorded
 
-    backend = FakeBackend(pace=0.012, texts={})
-    recorded = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 2)
-    lessons = synthetic_lessons(recorded)
-    requests = RunRequests(Limits(runs_per_minute=10_000, events_per_minute=10**6, sessions_per_minute=10_000))
-    site = AppState(
-        lambda: backend, recorded, requests=requests, lessons=lessons, lab=lambda: FakeLab(backend.texts)
-    )
-    return Server(serve(site), backend)
+    limits = Limits(runs_per_minute=10_000, events_per_minute=10**6, uploads_per_minute=10_000)
+    recorded, lessons = load_recorded(ASSETS / "examples"), load_lessons(ASSETS / "lessons")
+    pair = shipped("float32")  # not beside other tests' models: transformers loads one model of a process at a time
+    return PageState(lambda: pair, recorded, lessons, limits=limits)
 
 
 @pytest.fixture(scope="session")
-def shipped_page(serve: Callable[[AppState], str]) -> Server:
-    """The page as it ships, over a stand-in for the models."""
-    from support.shipped_page import shipped_state
-    from support.visual_traces import FakeBackend
-
-    backend = FakeBackend(pace=0.012)
-    return Server(serve(replace(shipped_state(), backend=lambda: backend)), backend)
+def server(serve: Callable[[PageState], str], state: PageState) -> str:
+    """The address of the page as it ships."""
+    return serve(state)
 
 
 @pytest.fixture(scope="session")
@@ -195,39 +186,17 @@ def browser(profile_folder: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(server: Server, browser: Any) -> Iterator[Visitor]:
+def visit(server: str, browser: Any) -> Iterator[Visitor]:
     """Open the page as a new visitor; at the end no tab may have asked another host or logged an error."""
-    with visits(browser, server.address) as open_page:
+    with visits(browser, server) as open_page:
         yield open_page
 
 
 @pytest.fixture(scope="session")
-def shared_tabs(server: Server, browser: Any) -> Iterator[tuple[Visit, Visit]]:
-    """Two visitors' tabs for all tests: a page takes seconds to load."""
-    with visits(browser, server.address) as open_page:
-        yield open_page(), open_page()
-
-
-@pytest.fixture
-def tabs(shared_tabs: tuple[Visit, Visit]) -> tuple[Visit, Visit]:
-    """Both of them, on the first example and with nothing running."""
-    for tab in shared_tabs:
-        tab.settle()
-    return shared_tabs
-
-
-@pytest.fixture(scope="session")
-def shared_tab(server: Server, browser: Any) -> Iterator[Visit]:
-    """One visitor's tab for all tests."""
-    with visits(browser, server.address) as open_page:
+def tab(server: str, browser: Any) -> Iterator[Visit]:
+    """One visitor's tab for all tests: a page takes seconds to load."""
+    with visits(browser, server) as open_page:
         yield open_page()
-
-
-@pytest.fixture
-def tab(shared_tab: Visit) -> Visit:
-    """It, on the first example and with nothing running. Settings and forms are as the test before left them."""
-    shared_tab.settle()
-    return shared_tab
 
 
 @pytest.fixture(scope="session")
@@ -249,14 +218,14 @@ def own_precision() -> Iterator[None]:
 @pytest.fixture
 def saved_page(browser: Any, saved_folder: Path) -> Iterator[SavedPages]:
     """Open frames as a saved page; at the end no tab may have asked anybody or logged an error."""
-    from visual.player.standalone import standalone_page
+    from visual.player.saved_page import saved_page as write_page
 
     numbers = count()
     with visits(browser, saved_folder.as_uri()) as visited:
 
-        def open_page(frames: Sequence[str], **context: Any) -> Visit:
+        def open_page(frames: Sequence[str], listed: Any = None, races: Any = None, **context: Any) -> Visit:
             path = saved_folder / f"saved-{next(numbers)}.html"
-            path.write_text(standalone_page(frames), encoding="utf-8")
+            path.write_text(write_page(frames, listed, races), encoding="utf-8")
             return visited(f"/{path.name}", **context)
 
         yield open_page

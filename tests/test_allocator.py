@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CHURN = """
 import threading, psutil, torch
-from visual.page.serving import give_back_freed_memory
+from visual.page.serve import give_back_freed_memory
 assert give_back_freed_memory()
 kept = []
 def visit():

@@ -15,10 +15,9 @@ from benchmarks.transformers_lanes import (
     runners_with_transformers,
     transformers_lane,
 )
-from specllava.bench.dialogue import BenchDialogue, prompts_of
-from specllava.bench.lanes import REFERENCE, runners_of
-from specllava.bench.results import fastest_alone, results_of
-from specllava.bench.rounds import Plan, measure
+from specllava.bench.dialogues import BenchDialogue, prompts_of
+from specllava.bench.measure import REFERENCE, Plan, measure, runners_of
+from specllava.bench.report import fastest_alone, results_of
 from specllava.config import DecodingConfig
 from specllava.engine.engine import Engine
 

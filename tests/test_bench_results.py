@@ -3,14 +3,11 @@
 import json
 import math
 import random
-from dataclasses import replace
 
 import pytest
 
-from benchmarks import bench_table
-from specllava.bench.measured import BenchPrompt, Measured, WarmUp
-from specllava.bench.results import categories_of, category_results, pool, report_of, results_of
-from specllava.bench.timed_run import TimedRun, TimedStep
+from specllava.bench.measure import BenchPrompt, Measured, Plan, TimedRun, TimedStep, WarmUp
+from specllava.bench.report import categories_of, category_results, notes_of, pool, report_of, results_of, tables_of
 from specllava.config import DecodingConfig
 from specllava.trace import RunInfo
 
@@ -87,17 +84,15 @@ def test_a_lane_that_says_all_at_once_has_no_steps_to_speak_of():
 
 def measured(rounds=2):
     """A benchmark of two dialogues, the second of two turns."""
-    prompts = (BenchPrompt(0, "count", 20), BenchPrompt(1, "story", 20), BenchPrompt(1, "story", 30))
+    prompts = BenchPrompt(0, "count"), BenchPrompt(1, "story"), BenchPrompt(1, "story")
     answers = [(1, 2, 3), (4, 5, 6, 7), (8, 9)]
     runs = {
         name: tuple(run_of(answer, 1, pace) for _ in range(rounds) for answer in answers)
         for name, pace in (("target-only", 0.2), ("chain", 0.1))
     }
     info = RunInfo("pair", "target", "draft", "cpu", "float32", 2, {"torch": "2"})
-    return Measured(
-        "test", info, DecodingConfig(), {"cpu": "any"}, 3, rounds, WarmUp(2, 0.01, 0.05, True), prompts, runs,
-        ((0, 1, 0.5),),
-    )  # fmt: skip
+    plan, warm = Plan("test", rounds, seed=3), WarmUp(2, 0.01, 0.05, True)
+    return Measured(plan, info, DecodingConfig(), {"cpu": "any"}, rounds, warm, prompts, runs, {(0, 1): 0.5})
 
 
 def test_categories_are_kept_apart():
@@ -109,37 +104,14 @@ def test_categories_are_kept_apart():
     }  # fmt: skip
 
 
-def test_the_file_of_steps_gives_the_same_results(tmp_path):
-    found, file = measured(), tmp_path / "raw.json"
-    file.write_bytes(found.to_json())
-    again = Measured.read(file)
-    assert again == found and again.to_json() == found.to_json()
-    told = {name: lane.as_json() for name, lane in results_of(again).items()}
-    assert told == {name: lane.as_json() for name, lane in results_of(found).items()}
-
-
-def test_another_file_is_refused_in_one_line(tmp_path):
-    file = tmp_path / "raw.json"
-    good = measured().to_json()
-    short = replace(measured(), runs={"target-only": measured().runs["target-only"][:-1]}).to_json()
-    for text in (b"", b"{", b"[]", b'{"lanes": {}}', good.replace(b"steps 1", b"steps 2"), short, good[:-20]):
-        file.write_bytes(text)
-        with pytest.raises(ValueError, match=r"raw\.json") as told:
-            Measured.read(file)
-        assert "\n" not in str(told.value) and len(str(told.value)) < 500
-    with pytest.raises(ValueError, match="no file at"):
-        Measured.read(tmp_path / "absent.json")
-
-
-def test_tables_and_picture_are_made_anew_from_the_file_of_steps(tmp_path, capsys):
-    raw, out = tmp_path / "raw.json", tmp_path / "report.json"
-    raw.write_bytes(measured().to_json())
-    bench_table.main(raw, json=out)
-    printed = capsys.readouterr().out
-    report = report_of(measured(), results_of(measured()), category_results(measured()))
-    assert json.loads(out.read_text()) == json.loads(json.dumps(report))
-    for told in ("| target-only | 1.00 |", "| chain |", "| speed-up | count | story |"):
-        assert told in printed, told
-    points = bench_table.figure(measured()).data[0]
-    assert list(points.y) == ["target-only", "chain"] and list(points.x) == pytest.approx([1.0, 2.0])
-    assert len(points.error_x.array) == len(points.error_x.arrayminus) == 2
+def test_a_report_and_its_tables_hold_the_results():
+    found = measured()
+    results, categories = results_of(found), category_results(found)
+    report = json.loads(json.dumps(report_of(found, results, categories)))
+    assert report["lanes"]["chain"]["speedup"] == pytest.approx(2.0) and report["reference"] == "target-only"
+    assert report["categories"].keys() == {"count", "story"} and report["seed"] == 3
+    speed, times, kinds = tables_of("title", results, categories)
+    cells = [list(column.cells) for column in speed.columns]
+    assert cells[0] == ["target-only", "chain"] and cells[3] == ["1.00", "2.00"]
+    assert [column.header for column in kinds.columns] == ["speed-up", "count", "story"]
+    assert notes_of(found, "target-only")[-1] == "any" and len(times.columns) == 6

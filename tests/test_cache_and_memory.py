@@ -20,7 +20,7 @@ from support import chats, models
 from support.amount import sample
 from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, common
 from support.models import DraftKind
-from test_bad_input import complaint
+from support.refusals import complaint
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -29,19 +29,18 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava.chat import Chat, Turn
 from specllava.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
-from specllava.metrics import summarise
-from specllava.trace import DecodeTrace
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
-from specllava.models.tokens import Detokenizer
+from specllava.metrics import summarise
 from specllava.models.families.llava import Llava
-from specllava.models.loading.memory_estimate import estimate
+from specllava.models.memory import estimate
+from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
-from specllava.prompt import Prompt, with_prefix
-from specllava.prompt import PromptBuilder
+from specllava.prompt import Prompt, PromptBuilder, with_prefix
 from specllava.spec_decode.loop import Lane, Request
 from specllava.spec_decode.rejection_sampler import RejectionSampler
+from specllava.trace import DecodeTrace
 from specllava.tree import DraftTree
 
 CAPACITY = 96
@@ -216,7 +215,7 @@ def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tu
     pair = models.pair("perfect")
     caches, prompts = KVCaches(pair.engines), [chats.prompt_of(pair, pictures) for pictures in shown]
     lanes = [Lane("x", SHORT, prompt) for prompt in prompts]
-    first, second = (pair.collect(lane, models.events(pair, lane.prompt, SHORT, caches)) for lane in lanes)
+    first, second = (models.collected(pair, lane, models.events(pair, lane.prompt, SHORT, caches)) for lane in lanes)
     marker = (prompts[1].input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
     same = common(list(shown[0]), list(shown[1]))
     assert first.prefill.reused_tokens == 0

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,11 +16,11 @@ from support import models
 from recipes.toy.__main__ import Render
 from recipes.toy.__main__ import main as toy
 from recipes.toy.scene import HELD_OUT
-from specllava.bench import rounds
-from specllava.cli import bench, comparison, options
+from specllava.bench import measure
+from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
-from specllava.config import RULES
+from specllava.config import RULES, DecodingConfig
 from specllava.models.presets import presets
 from specllava.pair import Pair
 
@@ -44,6 +45,24 @@ def picture(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "scene.png"
     assert toy(["render", "--seed", "5", "--split", "train", "--output", str(path)]) == 0
     return path
+
+
+@pytest.mark.parametrize(
+    ("preset", "typed", "measured", "nodes"),
+    [
+        ("toy", (), None, 20),
+        ("toy", (), 60, 60),
+        ("toy", ("rule",), 40, 40),
+        ("toy", ("nodes",), 60, 20),
+        ("llava-1.5-7b-msd", (), 60, 58),
+        ("llava-1.5-7b-msd", ("rule",), 60, 60),
+    ],
+)
+def test_trees_are_as_large_as_the_device_affords_unless_typed_or_published(preset, typed, measured, nodes):
+    pair = options.PairOptions(preset)
+    assert options.with_defaults(DecodingConfig(), pair, frozenset(typed), measured).nodes == nodes
+    timed = bench.Bench(pair=pair, typed=frozenset(typed)).config(replace(models.pair("mixed"), nodes=measured))
+    assert timed.nodes == (measured if measured and "nodes" not in typed else 20)
 
 
 def test_render_prints_the_ground_truth(tmp_path, capsys):
@@ -117,7 +136,7 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
 def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     """A table that no terminal of 80 columns can hold would cut its numbers off."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)  # how many there are is tested with the lanes
+    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)  # how many there are is tested with the lanes
     out = tmp_path / "bench.json"
     command = ["bench", "--prompts", "3", "--rounds", "1", "--max-new-tokens", "6", "--json", str(out)]
     assert main(command) == 0
@@ -225,13 +244,13 @@ def test_commands_that_load_say_so_before_they_import_torch(picture):
         """
 import sys
 from recipes.toy.__main__ import main as toy
-from specllava.cli import bench, comparison, options
+from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli import options
-def tell(line):
+def notify(line):
     print(line, not {"torch", "transformers"} & sys.modules.keys())
     sys.exit(0)
-options.print_notice = tell
+options.print_notice = notify
 for words in sys.argv[1:]:
     try:
         (toy if words.split()[0] in ("evaluate", "record") else cli.main)(words.split())
@@ -242,12 +261,11 @@ for words in sys.argv[1:]:
         f"compare --image {picture} --prompt hi --target some/where",
         "bench",
         "distill --target a/b --draft c --data d --images e --output f",
-        "draft init --llm a/b --target c/d --output f",
-        "draft import --source a/b --target c/d --output f",
+        "draft init --source a/b --target c/d --output f",
         "evaluate",
         "record --output f",
     ).splitlines()
-    names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "a/b and c/d", "toy", "toy")
+    names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "toy", "toy")
     assert said == [f"loading {name}: torch and transformers first, then the weights True" for name in names]
 
 
@@ -323,7 +341,6 @@ NOTICED = {  # commands, and how often they report a draft that is never right
     f"generate {ASKED}": 1,
     f"generate {ASKED} --drafter none": 0,
     f"compare {ASKED}": 1,
-    f"compare {ASKED} --a=--rule=chain --b=--drafter=prompt-lookup": 1,
     "bench --prompts 1 --rounds 1 --lanes chain topk": 1,
 }
 
@@ -331,8 +348,8 @@ NOTICED = {  # commands, and how often they report a draft that is never right
 @pytest.mark.parametrize("kind", ["bad", "perfect"])
 @pytest.mark.parametrize("command", NOTICED)
 def test_a_draft_that_is_never_right_is_reported_beside_the_answer(command, kind, capsys, monkeypatch):
-    monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
-    for module in (options, comparison, bench):
+    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)
+    for module in (options, bench):
         monkeypatch.setattr(module, "load_pair", lambda chosen: models.pair(kind))
     assert main([*command.split(), "--max-new-tokens", "60"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "the target hardly accepts what bad" in line]
@@ -417,11 +434,10 @@ def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
         return real(self, lane, **options)
 
     monkeypatch.setattr(Pair, "request", request)
-    monkeypatch.setattr(rounds, "MOST_WARM_UPS", 1)
+    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)
     command = ["bench", "--prompts", "3", "--max-new-tokens", "4", "--lanes", "chain", "--json", str(out)]
-    assert main(command) == 130
-    told = capsys.readouterr()
-    assert "2 prompts" in told.out and told.err.splitlines()[-1] == "specllava: stopped"
+    assert main(command) == 0
+    assert "2 prompts" in capsys.readouterr().out
     lanes = json.loads(out.read_text())["lanes"]
     assert {name: lane["runs"] for name, lane in lanes.items()} == {"target-only": 2, "chain": 2}
     requests[:] = ["warm"] * 7  # in the warm-up: nothing is kept of it

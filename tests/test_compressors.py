@@ -1,23 +1,45 @@
-"""Operators of the visual compressor against plain computations, and its options."""
+"""Visual compressors against plain computations; drafts with one keep positions, and their answers the target's.
+
+Positions of a feature draft keep the numbering of the whole text; a draft VLM reads a prompt with fewer slots.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import models
+from support.chats import QUESTIONS, SHORT, check_last
+from support.models import configs, decode, expected
+from support.refusals import complaint
 from torch import Tensor
 
-from specllava.models.drafts.compressor import KINDS, CompressorConfig, OperatorName
-from specllava.models.drafts.compressor import Compressor, Operator, build_operator, segments_of
-from specllava.models.drafts.eagle import FeatureDraftConfig
+from specllava.chat import Chat
+from specllava.config import DecodingConfig
+from specllava.engine.decoders import entry_labels, prompt_entries
+from specllava.engine.pool import KVCaches
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.compressor import Compressor, Operator, add_compressor, build_operator, segments_of
+from specllava.models.drafts.draft_vlm import DraftLlava, save
+from specllava.models.drafts.eagle import DraftInputs, FeatureDraft, FeatureDraftConfig, fresh_feature_draft
+from specllava.models.drafts.eagle_checkpoint import load_feature_draft
+from specllava.models.options import KINDS, CompressorConfig, CompressorKind, OperatorName
+from specllava.pair import Pair
+from specllava.prompt import Label, compressed_slots, merge_features
 
 WIDTH, HEADS = 24, 3
+SLOTS, RATIO = st.integers(2, 90), st.integers(2, 20)
 
 
 def operator(name: OperatorName, **options: Any) -> Operator:
@@ -40,9 +62,7 @@ def entries(slots: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
-        ("prune", {64: 4, 576: 29, 2880: 144, 1: 1}),
-        ("pool", {64: 4, 576: 29, 2880: 144, 1: 1}),
-        ("merge", {64: 4, 576: 29, 2880: 144, 1: 1}),
+        *((name, {64: 4, 576: 29, 2880: 144, 1: 1}) for name in ("prune", "pool", "merge")),
         ("conv", {64: 22, 576: 192, 2880: 960, 1: 1}),
         ("resampler", {64: 2, 576: 2, 2880: 2, 1: 1}),
         ("text", {64: 0, 576: 0, 2880: 0, 1: 0}),
@@ -52,15 +72,9 @@ def test_an_operator_keeps_as_many_as_its_ratio_says(name: OperatorName, kept: d
     """The paper's ratios, for a toy picture, LLaVA's, LLaVA-NeXT's, and one that cannot become shorter."""
     built = operator(name)
     for slots, count in kept.items():
-        assert built.kept(slots) == count
         made = built(entries(slots))
-        assert made.shape == (count, WIDTH)
-        if count == slots:
-            assert torch.equal(made, entries(slots))
-
-
-SLOTS = st.integers(2, 90)
-RATIO = st.integers(2, 20)
+        assert built.output_length(slots) == count and made.shape == (count, WIDTH)
+        assert count != slots or torch.equal(made, entries(slots))
 
 
 @given(SLOTS, RATIO)
@@ -102,6 +116,7 @@ def merged_by_hand(given_: Tensor, count: int) -> list[list[int]]:
 
 
 @given(SLOTS, RATIO)
+@settings(max_examples=40)
 def test_merging_makes_means_of_the_likest_slots_and_loses_none(slots: int, ratio: int):
     given_, built = entries(slots), operator("merge", merge_ratio=ratio)
     groups = merged_by_hand(given_, -(-slots // ratio))
@@ -114,28 +129,16 @@ def test_merging_makes_means_of_the_likest_slots_and_loses_none(slots: int, rati
     assert torch.equal(built(given_), made)
 
 
-@given(st.integers(2, 12), st.integers(0, 50))
-def test_merging_finds_slots_that_are_equal_and_keeps_their_order(pairs: int, seed: int):
-    different = entries(pairs, seed)
-    twice = different.repeat_interleave(2, 0)
-    torch.testing.assert_close(operator("merge", merge_ratio=2)(twice), different)
-    order = torch.randperm(pairs, generator=torch.Generator().manual_seed(seed))
-    shuffled = different[order].repeat_interleave(2, 0)
-    torch.testing.assert_close(operator("merge", merge_ratio=2)(shuffled), different[order])
-
-
 @given(SLOTS, RATIO)
 def test_the_convolution_is_a_strided_one(slots: int, ratio: int):
+    """It begins as an average."""
     given_, built = entries(slots), operator("conv", conv_ratio=ratio)
     weight = built.weight.view(WIDTH, ratio, WIDTH).transpose(1, 2)
     filled = F.pad(given_.t()[None], (0, -slots % ratio), mode="replicate") if slots % ratio else given_.t()[None]
     plain = F.conv1d(filled, weight, built.bias, stride=ratio)[0].t()
     torch.testing.assert_close(built(given_), given_ if len(plain) == slots else plain)
-
-
-def test_the_convolution_begins_as_an_average():
-    built, given_ = build_operator("conv", CompressorConfig(), WIDTH, HEADS).double(), entries(66)
-    torch.testing.assert_close(built(given_), given_.view(22, 3, WIDTH).mean(1))
+    fresh = build_operator("conv", CompressorConfig(), WIDTH, HEADS).double()
+    torch.testing.assert_close(fresh(entries(66)), entries(66).view(22, 3, WIDTH).mean(1))
 
 
 @given(st.integers(3, 90))
@@ -159,12 +162,11 @@ def test_segments_cover_a_text_and_number_its_runs(slots: list[bool]):
     assert runs == list(range(1, len(runs) + 1))
 
 
-# ------------------------------------------------------------------------------------------------- the options
+# ------------------------------------------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_options_out_of_bounds_are_refused_by_name():
+    for options, words in (
         ({"kind": "squeeze"}, "unknown compressor 'squeeze'"),
         ({"pool_ratio": 1}, "pool_ratio is 1"),
         ({"queries": 0}, "0 queries"),
@@ -173,12 +175,11 @@ def test_segments_cover_a_text_and_number_its_runs(slots: list[bool]):
         ({"branches": ["pool", "pool"]}, "two or more"),
         ({"branches": ["pool", "gate"]}, "no operator is called: gate"),
         ({"ratio": 3}, "no option ratio"),
-    ],
-)
-def test_options_out_of_bounds_are_refused_by_name(options: dict[str, Any], told: str):
-    with pytest.raises(ValueError, match=told) as caught:
-        CompressorConfig.of(options)
-    assert "\n" not in str(caught.value)
+    ):
+        assert words in complaint(lambda options=options: CompressorConfig.of(options))
+    line = complaint(lambda: FeatureDraftConfig(format="vispec", compressor={"kind": "pool"}))
+    assert "format vispec takes no compressor" in line
+    assert "reads none" in complaint(lambda: Compressor(CompressorConfig("gate"), WIDTH, HEADS, None))
 
 
 def test_options_are_json_and_read_again_are_equal():
@@ -188,11 +189,235 @@ def test_options_are_json_and_read_again_are_equal():
         assert CompressorConfig.of({**config.settings(), "weighted_ratio": 3}) == config, "an option that is gone"
 
 
-def test_a_format_without_fusion_takes_no_compressor():
-    with pytest.raises(ValueError, match="format vispec takes no compressor"):
-        FeatureDraftConfig(format="vispec", compressor={"kind": "pool"})
+# ------------------------------------------------------------------------------------------ a draft and its gate
+
+SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
+KEPT: dict[OperatorName, int] = {"prune": 2, "pool": 2, "conv": 2, "resampler": 1, "text": 0}  # of 4 slots
+RUNS = st.sampled_from(models.SEEDS)
+TURNS = st.lists(
+    st.tuples(st.sampled_from(QUESTIONS), st.sampled_from([(), (0,), (1,), (0, 1)])), min_size=2, max_size=3
+)
 
 
-def test_a_gate_needs_states():
-    with pytest.raises(ValueError, match="reads none"):
-        Compressor(CompressorConfig("gate"), WIDTH, HEADS, None)
+@cache
+def eagle(kind: CompressorKind | None, seed: int = 0, **options: Any) -> FeatureDraft:
+    """A random EagleVLM for the tiny target, in float64, with pictures of 4 slots compressed to 0, 1, 2 or all."""
+    draft = fresh_feature_draft(models.target(seed), "eagle", seed=seed)
+    if kind is not None:
+        add_compressor(draft, CompressorConfig(kind, **SMALL, **options), seed)
+    source = torch.Generator().manual_seed(100 + seed)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            if weight.dim() > 1:
+                weight.copy_(0.25 * torch.randn(weight.shape, generator=source, dtype=weight.dtype))
+    return draft.double().eval()
+
+
+def pair(kind: CompressorKind | None, seed: int = 0) -> Pair:
+    return replace(models.pair(None, seed), draft=eagle(kind, seed), draft_name=f"eagle {kind}")
+
+
+@cache
+@torch.inference_mode()
+def states_of(number: int, seed: int = 0) -> Tensor:
+    """The target's last states of a prompt, without a cache."""
+    prompt, target = models.prompt(number, seed), models.target(seed)
+    embeds = merge_features(target, prompt.input_ids, prompt.features)
+    states: Tensor = target.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state[0]
+    return states
+
+
+@torch.inference_mode()
+def entries_of(draft: FeatureDraft, number: int, seed: int = 0) -> DraftInputs:
+    return prompt_entries(draft, models.target(seed), models.prompt(number, seed), states_of(number, seed))[0]
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+@pytest.mark.parametrize("kind", KEPT)
+@torch.inference_mode()
+def test_a_compressed_picture_ends_where_it_ended_and_text_stays(kind: OperatorName, number: int):
+    """Prune and pool choose before the fusion of embedding and state, which is linear; the others work behind it."""
+    prompt, draft = models.prompt(number), eagle(kind)
+    slot = prompt.input_ids[0, 1:] == models.target().config.image_token_id
+    slots, text = slot.nonzero()[:, 0].tolist(), (~slot).nonzero()[:, 0].tolist()
+    kept = KEPT[kind] if slots else 0
+    made = entries_of(draft, number)
+    places = {True: [], False: []}
+    for place, source in zip(made.positions, made.sources, strict=True):
+        places[source >= 0].append(place)
+    assert places == {True: text, False: slots[len(slots) - kept :]}
+    embeds = merge_features(models.target(), prompt.input_ids, prompt.features)[0, 1:]
+    fused = F.linear(torch.cat([embeds, states_of(number)[:-1]], dim=-1), draft.fc.weight, draft.fc.bias)
+    rows = torch.tensor([source >= 0 for source in made.sources])
+    torch.testing.assert_close(made.inputs[rows], fused[text])
+    if slots:
+        torch.testing.assert_close(made.inputs[~rows], draft.compressor.operator(kind)(fused[slot]))
+
+
+def test_the_gate_chooses_one_operator_by_the_question():
+    """By the target's state of the prompt's last token; nothing else of the gate's operators runs."""
+    seen = set()
+    for seed in range(6):
+        draft = eagle("gate", 0, temperature=0.5 + seed)  # equal but for its gate
+        assert draft.compressor is not None and draft.compressor.gate is not None
+        torch.nn.init.normal_(draft.compressor.gate.weight, generator=torch.Generator().manual_seed(seed))
+        for number in (0, 1, 2):
+            scores = draft.compressor.gate(states_of(number)[-1].clone())
+            wanted = draft.compressor.names[int(scores.argmax())]
+            ran = []
+            hooks = [
+                one.register_forward_pre_hook(lambda _, __, ran=ran, name=name: ran.append(name))
+                for name, one in draft.compressor.operators.items()
+            ]
+            made = entries_of(draft, number)
+            for hook in hooks:
+                hook.remove()
+            assert (made.choice, ran, made.bias) == (wanted, [wanted], None)
+            assert sum(source < 0 for source in made.sources) == KEPT[wanted]
+            seen.add(wanted)
+    assert len(seen) > 2
+
+
+@torch.inference_mode()
+def test_in_training_all_operators_of_a_gate_weigh_in():
+    """Texts count in full, entries of a picture by their operator's weight; text-only has the rest."""
+    draft, prompt = eagle("gate", 1).train(), models.prompt(0, 1)
+    try:
+        embeds = merge_features(models.target(1), prompt.input_ids, prompt.features)[0]
+        made = draft.entries(prompt.input_ids[0, 1:], embeds[1:], states_of(0, 1)[:-1])
+    finally:
+        draft.eval()
+    text = torch.tensor([source >= 0 for source in made.sources])
+    assert (made.bias[text] == 0).all() and int((~text).sum()) == sum(KEPT[name] for name in draft.compressor.names)
+    weights = {float(one) for one in made.bias[~text].exp().detach()}
+    assert len(weights) == 4 and sum(weights) < 1.0
+
+
+# ------------------------------------------------------------------------------------------ nothing is lost
+
+
+@given(st.integers(0, len(models.CHATS) - 1), RUNS, st.sampled_from(KINDS), configs())
+@settings(max_examples=30)
+def test_answers_are_the_targets(number: int, seed: int, kind: CompressorKind, config: DecodingConfig):
+    found = decode(pair(kind, seed), models.prompt(number, seed), config)
+    assert found.token_ids == expected(number, seed, config.max_new_tokens)
+
+
+@given(RUNS, st.sampled_from(KINDS), TURNS, st.booleans())
+@settings(max_examples=24)
+def test_a_chats_kept_columns_are_what_reading_again_gives(
+    seed: int, kind: CompressorKind, turns: list[tuple[str, tuple[int, ...]]], vlm: bool
+):
+    """Several pictures in a prompt and over turns, with a gate that may choose another operator for each question."""
+    asked = vlm_pair(kind, seed) if vlm and kind in KEPT else pair(kind, seed)
+    chat = Chat(asked)
+    for text, shown in turns:
+        chat.ask(text, [models.picture(one) for one in shown], SHORT)
+        check_last(chat)
+    if isinstance(asked.draft, FeatureDraft):
+        assert_cache_is_fresh(asked, chat)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_gate_that_changes_its_mind_reads_the_pictures_again(number: int):
+    """Prune and pool leave as many columns, so only what a column stands for tells them apart."""
+    draft = copy.deepcopy(eagle("gate", branches=("prune", "pool")))
+    assert draft.compressor is not None and draft.compressor.gate is not None
+    asked = replace(pair("gate"), draft=draft)
+    chat = Chat(asked)
+    sign = {"prune": -1.0, "pool": 1.0}
+    for turn, name in enumerate(("prune", "pool", "pool", "prune")):
+        with torch.no_grad():
+            draft.compressor.gate.weight.zero_()
+            draft.compressor.gate.bias.copy_(sign[name] * torch.tensor([-1.0, 1.0]))
+        shown = [models.picture(number)] if turn == number % 2 else []
+        chat.ask(QUESTIONS[turn % 3], shown, SHORT)
+        check_last(chat)
+        assert_cache_is_fresh(asked, chat)
+
+
+def assert_cache_is_fresh(asked: Pair, chat: Chat) -> None:
+    """Ask once more: what the draft's cache holds of the prompt equals what a new one reads."""
+    messages = [*chat.messages, {"role": "user", "content": "Why?"}]
+    prompt = asked.prompt(None, messages, 2)
+    keys = []
+    for held in (chat._caches, KVCaches(asked.engines)):
+        list(models.events(asked, prompt, replace(SHORT, max_new_tokens=1), held))
+        cache = held.draft(1).cache
+        keys.append((cache.length, cache.labels, cache.layer(0)[..., : cache.length, :]))
+    assert keys[0][:2] == keys[1][:2]
+    torch.testing.assert_close(keys[0][2], keys[1][2], rtol=1e-9, atol=1e-9)
+
+
+def test_columns_behind_a_dropped_picture_depend_on_it():
+    """Without a column of its own, a picture is part of what the next one stands for, and so is the gate's choice."""
+    words, picture = [1, 5, 6, 7], ["one"] * 3
+
+    def labels(positions: Sequence[int], contents: Sequence[Label], choice: str | None = None) -> list[Label]:
+        return entry_labels(DraftInputs(torch.zeros(0, 1), tuple(positions), (), choice=choice), contents)
+
+    assert labels((0, 1, 2), words) == ["1 x 1 1 x 5", 6, 7]
+    dropped = [1, 5, *picture, 6, 7]
+    assert labels((0, 4, 5), dropped, "text") == ["1 x 1 1 x 5", "3 x one 1 x 6 text", 7]
+    assert labels((0, 4, 5), [1, 5, *["two"] * 3, 6, 7])[1] == "3 x two 1 x 6"
+    assert labels((0, 2, 3, 4, 5), dropped, "pool") == ["1 x 1 1 x 5", "2 x one pool", "1 x one pool", 6, 7]
+    assert labels((0, 3, 4), [1, 5, None, None, 6, 7])[1] is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_saved_and_read_again_is_equal(kind: CompressorKind, tmp_path: Path):
+    draft, target = eagle(kind), models.target()
+    draft.save_pretrained(tmp_path)
+    again = load_feature_draft(Checkpoint.at(tmp_path), target)
+    assert again.config.compressor == draft.config.compressor
+    one, other = entries_of(draft, 0), entries_of(again, 0)
+    assert (one.positions, one.choice) == (other.positions, other.choice)
+    saved, read = draft.state_dict(), again.state_dict()
+    assert saved.keys() == read.keys()
+    assert all(torch.equal(saved[name], read[name]) for name in saved)
+    torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=1e-12)  # bits may depend on addresses
+
+
+# ------------------------------------------------------------------------------------------------- draft VLMs
+
+
+@cache
+def small_vlm(kind: OperatorName, seed: int = 0) -> DraftLlava:
+    """The target's weights with noise and without its tower, reading compressed pictures."""
+    draft = copy.deepcopy(models.draft("mixed", seed))
+    add_compressor(draft, CompressorConfig(kind, **SMALL), seed)
+    return draft.eval()
+
+
+def vlm_pair(kind: OperatorName | None, seed: int = 0) -> Pair:
+    return replace(models.pair("mixed", seed), draft=small_vlm(kind, seed), draft_name=f"{kind} draft")
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@torch.inference_mode()
+def test_a_draft_vlm_reads_the_first_slots_of_each_picture_and_the_target_all(kind: OperatorName):
+    asked = vlm_pair(kind)
+    parts = [{"type": "image", "image": models.picture(one)} for one in (0, 1)]
+    prompt = asked.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": "Compare."}]}])
+    marker, own = asked.target.config.image_token_id, prompt.draft_prompt
+    kept = compressed_slots(asked.draft, prompt.input_ids, prompt.features)[0]
+    slots = prompt.input_ids[0] == marker
+    assert kept[~slots].all()
+    assert kept[slots].tolist() == [place < KEPT[kind] for place in range(4)] * 2
+    assert torch.equal(own.input_ids[0], prompt.input_ids[0, kept])
+    projected = asked.draft.model.multi_modal_projector(prompt.features)
+    merged = merge_features(asked.draft, own.input_ids, prompt.features)[0]
+    wanted = torch.cat([asked.draft.compressor.operator(kind)(one) for one in projected])
+    torch.testing.assert_close(merged[own.input_ids[0] == marker], wanted)
+
+
+def test_a_draft_vlm_is_saved_and_loaded_with_its_compressor(tmp_path: Path):
+    asked = vlm_pair("conv")
+    save(copy.deepcopy(asked.draft), asked.processor, tmp_path / "draft", torch.float64)
+    again = replace(asked, draft=None).with_draft(tmp_path / "draft")
+    assert again.draft is not None and again.draft.config.compressor == asked.draft.config.compressor
+    config = DecodingConfig(max_new_tokens=12, depth=3)
+    trees = []
+    for each in (asked, again):
+        trees.append([step.tree.tokens for step in decode(each, each.prompt(models.picture(0), "What?"), config).steps])
+    assert trees[0] == trees[1]

@@ -11,7 +11,7 @@ from specllava.engine.cpu import fastest_threads
 @pytest.mark.parametrize(
     ("costs", "most", "fastest"),
     [
-        ({1: 8, 2: 5, 4: 3}, 4, 4), ({1: 8, 2: 5, 4: 9}, 4, 2), ({1: 1, 2: 5, 3: 5}, 3, 1), ({1: 1}, 1, 1),
+        ({1: 8, 2: 5, 4: 3}, 4, 4), ({1: 8, 2: 5, 4: 9}, 4, 2), ({1: 1, 2: 5, 3: 5}, 3, 1),
         ({1: 97, 2: 98, 6: 100, 4: 99}, 6, 6), ({1: 94, 2: 98, 6: 100, 4: 99}, 6, 1),
     ],
 )  # fmt: skip
@@ -28,6 +28,7 @@ def test_the_fastest_number_of_threads_is_the_cheapest_one_unless_more_are_as_go
         steps.append(threads[0])
         clock[0] += costs.get(threads[0], 1000) * (10 if len(steps) % 5 == 0 else 1)
 
+    assert fastest_threads(step, 1) == 1 and not steps  # nothing to choose from
     assert fastest_threads(step, most, seconds=5000) == fastest and threads == [7]
     assert steps[0] == 7 and steps[1 : 1 + len(costs)] == sorted(costs) and {*steps[1:]} == {*costs}
     steps.clear()

@@ -25,21 +25,21 @@ from torch import Tensor, nn
 
 from specllava import speculative_generate
 from specllava.config import DecodingConfig
-from specllava.metrics import compare, summarise
-from specllava.race_file import race_json
-from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Prefill
 from specllava.engine.cuda_graphs import CudaGraphs
 from specllava.engine.engine import Engine, PrefillOutput
 from specllava.engine.pool import EnginePool, EnginePools, KVCaches
+from specllava.metrics import compare, summarise
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.options import PassesName
 from specllava.pair import Pair
 from specllava.prompt import Prompt
+from specllava.race_file import race_json
 from specllava.spec_decode.logits_processing import answer_settings
 from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, race
 from specllava.spec_decode.rejection_sampler import SeededRandom, verify_greedy
 from specllava.spec_decode.rules import build_rule
 from specllava.spec_decode.tree_drafter import TopK, TreeDrafter
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Prefill
 from visual.player.recorded import read_recorded
 
 CHATS, SEEDS = st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS)
@@ -111,7 +111,7 @@ def test_an_answer_ends_at_its_end_token_wherever_that_is(config: DecodingConfig
     for eos in (*models.reference(1)[: config.max_new_tokens], None):
         pair = models.pair("perfect", eos=None if eos is None else [2, eos])
         events = by_hand(pair.request(lane))
-        trace = pair.collect(lane, events)
+        trace = models.collected(pair, lane, events)
         assert trace.token_ids == expected(1, 0, config.max_new_tokens, () if eos is None else (2, eos))
         assert [event.finished for event in events[:-1]] == [None] * (len(events) - 1)
         assert events[-1].finished == trace.finish_reason == ("length" if eos is None else "eos")
@@ -262,10 +262,10 @@ def test_events_that_are_no_run_and_lanes_of_one_name_are_refused(tiny: Pair):
     events = list(models.events(tiny, models.prompt(0), CONFIG))
     for wrong in (events[1:], [*events, events[0]]):
         with pytest.raises(ValueError, match="a run is a prefill and then steps"):
-            tiny.collect(lanes[0], wrong)
+            models.collected(tiny, lanes[0], wrong)
     with pytest.raises(ValueError, match=r"^two lanes of one race are called same: give each a name of its own$"):
         next(race([tiny.request(lane) for lane in (*lanes, lanes[0])]))
-    assert {event.lane.name for event in tiny.race_lanes(lanes)} == {"same", "other"}
+    assert {event.lane.name for event in tiny.race(lanes)} == {"same", "other"}
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -342,7 +342,7 @@ def test_a_race_moves_the_lane_with_the_earliest_clock(stopwatch: Stopwatch, kin
     stopwatch.draft = draft_cost
     clocks = dict.fromkeys((TARGET_ONLY, SPECULATIVE), 0.0)
     running, items = set(clocks), {name: list[Event]() for name in clocks}
-    for event in models.pair(kind).race_lanes(Lane.of(CONFIG, models.prompt(0)).with_target_only()):
+    for event in models.pair(kind).race(Lane.of(CONFIG, models.prompt(0)).with_target_only()):
         assert clocks[event.lane.name] == min(clocks[name] for name in running)
         assert event.clock >= clocks[event.lane.name]
         clocks[event.lane.name] = event.clock
@@ -355,7 +355,7 @@ def test_a_race_moves_the_lane_with_the_earliest_clock(stopwatch: Stopwatch, kin
 def test_a_clock_counts_the_lanes_own_compute_and_nothing_else(stopwatch: Stopwatch):
     """Hours pass between the events; a lane's clock shows its own passes alone, and the picture's encoding."""
     prompt, own = replace(models.prompt(0), vision_seconds=0.5), {TARGET_ONLY: 0.0, SPECULATIVE: 0.0}
-    for event in models.pair("mixed").race_lanes(Lane.of(CONFIG, prompt).with_target_only()):
+    for event in models.pair("mixed").race(Lane.of(CONFIG, prompt).with_target_only()):
         if isinstance(event.item, Prefill):
             drafting = stopwatch.draft if event.lane.name == SPECULATIVE else 0
             spent = event.item.total
@@ -385,15 +385,15 @@ def test_a_shape_is_computed_before_the_clock_starts(monkeypatch: pytest.MonkeyP
 
 def test_a_stopped_race_gives_what_was_emitted_so_far():
     pair = models.pair("mixed")
-    events = pair.race(models.picture(0), models.messages(0), CONFIG)
+    events = pair.race(pair.lane(models.picture(0), models.messages(0), CONFIG).with_target_only())
     begun: list[RaceEvent] = [next(events) for _ in range(6)]
     events.close()
-    traces = pair.collect_race(begun)
+    traces = pair.collect(begun)
     assert set(traces) == {TARGET_ONLY, SPECULATIVE}
     for name, trace in traces.items():
         assert trace.finish_reason == "stopped" and trace.token_ids == expected(0, 0, len(trace.token_ids))
         assert len(trace.steps) + 1 == sum(event.lane.name == name for event in begun)
-    assert set(pair.collect_race(begun[:1])) == {begun[0].lane.name} and pair.collect_race([]) == {}
+    assert set(pair.collect(begun[:1])) == {begun[0].lane.name} and pair.collect([]) == {}
 
 
 # ------------------------------------------------------------------------------------------------ damaged models

@@ -1,8 +1,10 @@
-"""Families that transformers encodes: what comes out is their own ``generate``, whatever drafts, grows or samples."""
+"""Families: what comes out is their own ``generate``, whatever drafts, grows or samples, and however they attend."""
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -13,33 +15,49 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, families, family_kinds
-from support.amount import ALL, sample
-from support.family_configs import Layout
-from support.family_kinds import FAMILIES, WORDS, FamilyName
-from support.family_proofs import (
-    ALONE,
-    FAST,
-    check_chat,
-    check_generate,
-    check_lane,
-    check_rest,
-    check_settings,
-    check_speculation,
-    check_state_drafts,
-    check_tree_pass,
-    said,
+from support import checkpoints, families, models
+from support.amount import ALL
+from support.chats import check_last
+from support.families import AGREEMENTS, FAMILIES, KINDS, TEXTS, WINDOW, WORDS, Layout
+from support.family_proofs import ALONE, FAST, chat_of, check_generate, check_speculation, own_inputs, said
+from support.refusals import complaint
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    Llama4Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PaliGemmaConfig,
+    Qwen2Config,
+    Qwen3_5Config,
 )
-from test_bad_input import complaint
-from transformers import Llama4Config, PaliGemmaConfig, PretrainedConfig, Qwen3_5Config
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from specllava.distill.make_draft import import_draft, init_draft
+from benchmarks.shared.random_settings import random_settings
+from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
+from specllava.chat import Chat
+from specllava.cli.main import main
+from specllava.distill.new_draft import init_draft
+from specllava.engine.decoders import Batch
+from specllava.engine.engine import AttentionMasks, Engine, visible_in_prefill
 from specllava.models.checkpoint import Checkpoint
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.families.family import family_of
+from specllava.models.language_model import FULL, SLIDING, check_decoder, layer_types
+from specllava.models.memory import size_of
 from specllava.models.options import DTypeName
-from specllava.models.loading.memory_estimate import size_of
+from specllava.models.tokens import resize_vocabulary
 from specllava.pair import Pair
+from specllava.prompt import Prompt
+from specllava.tree import DraftTree
 
+# One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
+# embeddings have fewer rows than the target's, and more.
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
 # embeddings have fewer rows than the target's, and more.
 DRAFTS = {
@@ -49,15 +67,30 @@ DRAFTS = {
 OTHER = Layout(  # and another seed
     layers=3, hidden=64, heads=4, kv_heads=1, vision=48, side=40, patch=5, padding=3, window=24
 )
-
-
 Made = Callable[[str], Path]
 MISFIT = "the processor does not fit the model, take both from one checkpoint"
+EVERY = (*checkpoints.FAMILIES, *FAMILIES, *TEXTS)
+
+
+def write(directory: Path, family: str, seed: int = 0, layout: Layout | None = None, near: Path | None = None) -> Path:
+    if family in TEXTS:
+        return families.write_text_model(directory, family, seed, layout, near)
+    if family in FAMILIES:
+        return families.write_checkpoint(directory, family, seed, layout, near)
+    if near is not None:
+        return checkpoints.write_llava(directory, family, parts=checkpoints.noisy(checkpoints.weights_of(near), 0.03))
+    sizes = {} if layout is None else {"layers": layout.layers, "hidden": layout.hidden, "vision": layout.vision}
+    return checkpoints.write_llava(directory, family, seed, **sizes)
+
+
+@pytest.fixture(scope="module", params=EVERY)
+def any_family(request: pytest.FixtureRequest) -> str:
+    """Each in turn, with all of its tests: a process that shares them out makes the checkpoints of a few."""
+    return request.param
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> FamilyName:
-    """Each in turn, with all of its tests: a process that shares them out makes the checkpoints of a few."""
+def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -67,92 +100,165 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("families")
 
     @cache
-    def write(name: str) -> Path:
+    def make(name: str) -> Path:
         family, _, kind = name.partition(" ")
         if not kind:
-            return families.write_checkpoint(root / name, family)
+            return write(root / name, family)
         if kind == "other":
-            return families.write_checkpoint(root / name, family, 7, OTHER)
-        near = write(family) if kind == "near" else None
-        return families.write_checkpoint(root / name, family, 1 + tuple(DRAFTS).index(kind), DRAFTS[kind], near)
+            return write(root / name, family, 7, OTHER)
+        near = make(family) if kind == "near" else None
+        return write(root / name, family, 1 + tuple(DRAFTS).index(kind), DRAFTS[kind], near)
 
-    return write
+    return make
 
 
 @pytest.fixture(scope="module")
-def pairs(made: Made):
+def pairs(made: Made) -> Callable[..., Pair]:
     """A pair by target, draft and precision; a target is loaded once per precision."""
+    alone = cache(lambda name, dtype: Pair.load(made(name), device="cpu", dtype=dtype))
 
     @cache
-    def alone(name: str, dtype: DTypeName) -> Pair:
-        return Pair.load(made(name), device="cpu", dtype=dtype)
-
-    @cache
-    def pair(name: str, draft: str | None, dtype: DTypeName) -> Pair:
+    def pair(name: str, draft: str | None = None, dtype: DTypeName = "float64") -> Pair:
         drafted = alone(name, dtype)
-        if draft is None:
-            return drafted
-        return drafted.with_draft(made(f"{name.split()[0]} {draft}"))
+        return drafted if draft is None else drafted.with_draft(made(f"{name.split()[0]} {draft}"))
 
     return pair
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_target_only_is_the_familys_own_generate(pairs, family: FamilyName, dtype: DTypeName):
-    """None, one and three pictures of odd sizes, one and two turns."""
-    check_generate(pairs(family, None, dtype), sample(range(10), 4) if dtype == "float64" else (3,))
+def test_target_only_is_the_familys_own_generate(pairs, made: Made, any_family: str):
+    """None, one and three pictures of odd sizes, one and two turns; weights are those that transformers loads."""
+    pair = pairs(any_family)
+    auto = AutoModelForImageTextToText if pair.family.sees else AutoModelForCausalLM
+    weights = auto.from_pretrained(made(any_family), dtype=torch.float64).state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in pair.target.state_dict().items())
+    check_generate(pair, range(10) if ALL else (EVERY.index(any_family) % 3, 3, 4))
+    if ALL:
+        check_generate(pairs(any_family, None, "float32"), (3,))
 
 
-def test_the_lane_of_transformers_reads_the_same_pictures(pairs, family: FamilyName):
-    """A text alone, too, has no part of a picture before it."""
-    check_lane(pairs(family, None, "float64"), (2, 3, 5))
+def test_speculation_changes_no_token(pairs, any_family: str):
+    """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
+    numbers = range(5) if ALL else (1,) if EVERY.index(any_family) % 3 else (0, 2)
+    saved = check_speculation(lambda number: pairs(any_family, tuple(DRAFTS)[number % 3 == 2]), numbers)
+    assert saved > 0 or len(numbers) == 1  # on one prompt it may be wrong throughout
+    if ALL:
+        check_speculation(lambda number: pairs(any_family, "near", "float32"), (1,))
 
 
-def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: FamilyName):
-    """Nothing was written against it; the draft's tower, rows and layers are not its own either."""
-    pair = pairs(f"{family} other", "near", "float64")
-    check_generate(pair, numbers := sample(range(13, 17), 1))
-    for number in numbers:
-        prompt = pair.prompt(None, checkpoints.messages(number))
+def test_a_draft_that_reads_states_changes_no_token(pairs, any_family: str, tmp_path: Path):
+    """Image entries lie where the target's slots do."""
+    pair = pairs(f"{any_family} other" if any_family in FAMILIES else any_family)
+    for kind in ("eagle", "eagle3") if ALL else (("eagle", "eagle3")[EVERY.index(any_family) % 2],):
+        save(fresh_feature_draft(pair.target, kind), None, tmp_path / kind)
+        drafted = pair.with_draft(tmp_path / kind)
+        prompt = drafted.prompt(None, chat_of(pair, 4))
+        assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
+
+
+def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, any_family: str):
+    """No picture at first, then some in several turns, some of them again, and an earlier turn edited."""
+    pair = pairs(any_family, "near")
+    chat, reused = Chat(pair), 0
+    for question, shown in (("What?", ()), ("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
+        pictures = [checkpoints.picture(number) for number in shown] if pair.family.sees else []
+        trace = chat.ask(question, pictures, FAST)
+        assert trace.prefill.reused_tokens >= reused
+        reused = trace.prefill.reused_tokens
+        check_last(chat)
+    assert reused > 0
+    chat.ask("Why?", None, FAST, 2)
+    check_last(chat)
+
+
+@pytest.mark.parametrize("family", [*checkpoints.FAMILIES, *FAMILIES])
+@torch.inference_mode()
+def test_reading_the_rest_is_reading_the_whole(pairs, family: str):
+    """A cache is cut between pictures, never within one, though row and column tokens stand between its slots.
+
+    What is decoded next goes on behind this text, and nothing of the one before it is left.
+    """
+    pair = pairs(family)
+
+    def prompt(*shown: int, text: str = "What?") -> Prompt:
+        parts = [{"type": "image", "image": checkpoints.picture(number)} for number in shown]
+        return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
+
+    first, used = prompt(1, 2, 4), Engine.of(pair.target, 1000, (1, -1))
+    others = prompt(1, 2, 6), prompt(1, 5, 4), prompt(2, 1), prompt(), prompt(1, 2, 4, text="Where?"), prompt(1, 2)
+    for second in others if ALL else others[FAMILIES.index(family) % 2 if family in FAMILIES else 0 :: 2]:
+        fresh = Engine.of(pair.target, 1000, (1, -1))
+        used.prefill(first.input_ids, first.features, first.image_keys)
+        reading, whole = (
+            engine.prefill(second.input_ids, second.features, second.image_keys) for engine in (used, fresh)
+        )
+        torch.testing.assert_close(reading.states, whole.states, rtol=0, atol=1e-9)
+        after, behind = (engine.forward(Batch((20, 30, 40))) for engine in (used, fresh))
+        for ours, theirs in ((reading, whole), (after, behind)):
+            torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-9)
+    assert reading.reused > 0
+
+
+@torch.inference_mode()
+def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
+    pair = pairs(family)
+    for seed in range(1, 5) if ALL else (1 + FAMILIES.index(family) % 2, 3):
+        prompt, plain = pair.prompt(None, checkpoints.messages(seed)), models.random_tree(seed)
+        words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
+        tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
+        reader, engine = (Engine.of(pair.target, prompt.length + room) for room in (0, len(tree)))
+        reader.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        engine.copy_from(reader)  # as where a chat outgrows its cache
+        logits = engine.forward(Batch.of_tree(tree, prompt.length)).logits
+        for leaf in (node for node, children in enumerate(tree.children()) if not children):
+            path = tree.path(leaf)
+            ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
+            named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
+            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
+            torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_settings_of_the_checkpoint_are_followed(pairs, family: str):
+    """As the family's own ``generate`` follows them; image slots count as what was said before."""
+    pair, rng = pairs(family, "near"), random.Random(family)
+    for number in (0, 3, 5) if ALL else (3,):
+        target, inputs = copy.copy(pair.target), own_inputs(pair, number)
+        target.generation_config = copy.deepcopy(pair.target.generation_config)
+        vocabulary = target.config.get_text_config().vocab_size
+        settings = random_settings(rng, vocabulary, ALONE.max_new_tokens, sampled=False)
+        target.generation_config.update(**settings | {"repetition_penalty": 1.3, "min_length": 0, "min_new_tokens": 0})
+        whole = target.generate(
+            **inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens, tokenizer=pair.processor.tokenizer
+        )
+        asked, prompt = replace(pair, target=target), pair.prompt(None, checkpoints.messages(number))
+        wanted = tuple(whole[0, prompt.length :].tolist())
+        for config in (ALONE, FAST, replace(FAST, drafter="prompt-lookup")):
+            assert said(asked, prompt, config)[0] == wanted, settings
+
+
+def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: str):
+    """Nothing was written against it; the draft's tower, rows and layers are not its own either.
+
+    The lane of transformers reads the same pictures; a picture may be smaller than a patch.
+    """
+    pair, number = pairs(f"{family} other", "near"), 13 + FAMILIES.index(family) % 4
+    check_generate(pair, (number,))
+    small = pair.prompt(checkpoints.picture(3), "What?")
+    for prompt in (pair.prompt(None, checkpoints.messages(number)), small):
         plain = said(pair, prompt, ALONE)[0]
         assert said(pair, prompt, FAST)[0] == said(pair, prompt, replace(FAST, drafter="prompt-lookup"))[0] == plain
+        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == plain
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_speculation_changes_no_token(pairs, family: FamilyName, dtype: DTypeName):
-    """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
-    numbers = (1,) if dtype == "float32" else range(5) if ALL else (0, 2)
-    saved = check_speculation(lambda number: pairs(family, tuple(DRAFTS)[number % 3 == 2], dtype), numbers)
-    assert saved > 0 or dtype == "float32"
+def test_weights_are_counted_before_they_are_loaded(pairs, made: Made, family: str):
+    """Those of a tied head once."""
+    for name in (family, f"{family} tied"):
+        loaded, config = pairs(name, None, "float32").target, Checkpoint.at(made(name)).config()
+        stored = sum(weight.nbytes for weight in loaded.parameters())
+        assert size_of(type(loaded), config).weight_bytes(4) == stored
 
 
-def test_settings_of_the_checkpoint_are_followed(pairs, family: FamilyName):
-    """By both lanes, as the family's own ``generate`` follows them; image slots count as what was said before."""
-    check_settings(pairs(family, "near", "float64"), (0, 3, 5))
-
-
-def test_a_draft_that_reads_states_changes_no_token(pairs, family: FamilyName, tmp_path: Path):
-    check_state_drafts(pairs(f"{family} other", None, "float64"), tmp_path)
-
-
-def test_a_tree_pass_scores_each_path_as_alone(pairs, family: FamilyName):
-    pair = pairs(family, None, "float64")
-    check_tree_pass(pair, family, (pair.prompt(None, checkpoints.messages(number)) for number in range(1, 5)))
-
-
-def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, family: FamilyName):
-    check_chat(pairs(family, "near", "float64"))
-
-
-def test_reading_the_rest_is_reading_the_whole(pairs, family: FamilyName):
-    """Though row and column tokens stand between a picture's slots."""
-    check_rest(pairs(family, None, "float64"))
-
-
-def test_a_picture_smaller_than_a_patch_is_read(pairs, family: FamilyName):
-    pair = pairs(family, "near", "float64")
-    prompt = pair.prompt(checkpoints.picture(3), "What?")
-    assert said(pair, prompt, FAST)[0] == said(pair, prompt, ALONE)[0]
+# ----------------------------------------------------------------------------------------------- processors
 
 
 def without_weights(made: Path, tmp_path: Path) -> Path:
@@ -161,16 +267,16 @@ def without_weights(made: Path, tmp_path: Path) -> Path:
 
 
 def test_a_processor_that_counts_other_slots_is_refused_before_weights_are_read(
-    made: Made, family: FamilyName, tmp_path: Path
+    made: Made, family: str, tmp_path: Path
 ):
     """Of each field that decides how many slots there are and what the tower reads."""
     odd = without_weights(made(family), tmp_path)
-    names = family_kinds.AGREEMENTS.get(family, family_kinds.QWEN_AGREEMENTS)
-    for name in names:
+    for name in AGREEMENTS[family]:
         file = next(one for one in odd.glob("*processor_config.json") if name in json.loads(one.read_text()))
         before = file.read_text()
         fields = json.loads(before)
-        fields[name] = doubled(fields[name])
+        sides = fields[name] if isinstance(fields[name], dict) else {}
+        fields[name] = {key: 2 * side for key, side in sides.items()} or 2 * fields[name]
         file.write_text(json.dumps(fields))
         line = complaint(lambda: Pair.load(odd, device="cpu"))
         assert re.fullmatch(rf"odd: the processor's \w+ is \d+, the model's \d+: {MISFIT}", line), line
@@ -181,12 +287,8 @@ def test_a_processor_that_counts_other_slots_is_refused_before_weights_are_read(
     assert re.fullmatch(rf"odd: the processor's image token is [\d, ]+, the model's 3: {MISFIT}", line), line
 
 
-def doubled(value: Any) -> Any:
-    return {name: 2 * side for name, side in value.items()} if isinstance(value, dict) else 2 * value
-
-
 @pytest.mark.parametrize(
-    ("family", "other", "why"),
+    ("own", "other", "why"),
     [
         ("gemma3", "idefics3", MISFIT),
         ("idefics3", "gemma3", "cannot be read"),
@@ -194,18 +296,18 @@ def doubled(value: Any) -> Any:
         ("gemma3", "qwen2_vl", "needs torchvision, which is not installed: install it, or take the processor of its"),
     ],
 )
-def test_a_processor_of_another_family_is_refused(made: Made, tmp_path: Path, family: str, other: str, why: str):
+def test_a_processor_of_another_family_is_refused(made: Made, tmp_path: Path, own: str, other: str, why: str):
     """It has none of the fields that would be compared."""
-    odd = without_weights(made(family), tmp_path)
+    odd = without_weights(made(own), tmp_path)
     for file in made(other).glob("*processor*"):
         shutil.copy(file, odd)
     assert why in complaint(lambda: Pair.load(odd, device="cpu"))
 
 
-@pytest.mark.parametrize("family", ["idefics3", "smolvlm"])
-def test_tiles_are_counted_as_the_processor_cuts_them(pairs, family: FamilyName):
+@pytest.mark.parametrize("own", ["idefics3", "smolvlm"])
+def test_tiles_are_counted_as_the_processor_cuts_them(pairs, own: str):
     """Of every shape: the count that splits a prompt's tiles into pictures is the number of tiles of each picture."""
-    images = pairs(family, None, "float64").processor.image_processor
+    images = pairs(own).processor.image_processor
     for width, height in [(1, 1), (1, 90), (90, 1), (28, 28), (29, 28), (56, 57), (57, 56), (300, 7), (99, 98), (9, 5)]:
         cut = images([[checkpoints.picture(0).resize((width, height))]], return_tensors="pt")["pixel_values"]
         assert max(1, images.get_number_of_image_patches(height, width)[0]) == cut.shape[1]
@@ -213,11 +315,14 @@ def test_tiles_are_counted_as_the_processor_cuts_them(pairs, family: FamilyName)
 
 def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
     """Which cannot be built without two more packages; Idefics3's writes the same."""
-    processor = pairs("smolvlm", None, "float64").processor
+    processor = pairs("smolvlm").processor
     for rows, columns in ((0, 0), (1, 2), (3, 3)):
         ours = processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0)
         tokens = ("<fake_token_around_image>", "<image>", "<global-img>")
         assert ours == get_image_prompt_string(rows, columns, processor.image_seq_len, *tokens)
+
+
+# ----------------------------------------------------------------------------------------------- decoders
 
 
 @torch.inference_mode()
@@ -241,19 +346,181 @@ def test_a_token_goes_to_experts_by_its_own_state(pairs, made: Made):
             torch.testing.assert_close(ours, wanted[rows], rtol=error, atol=error * float(wanted.abs().max()))
 
 
-def test_weights_are_counted_before_they_are_loaded(pairs, made: Made, family: FamilyName):
-    """Those of a tied head once."""
-    for name in (family, f"{family} tied"):
-        loaded, config = pairs(name, None, "float32").target, Checkpoint.at(made(name)).config()
-        stored = sum(weight.nbytes for weight in loaded.parameters())
-        assert size_of(type(loaded), config).weight_bytes(4) == stored
+def shown(pair: Pair, *sizes: tuple[int, int]) -> Prompt:
+    pictures = [checkpoints.picture(seed).resize(size) for seed, size in enumerate(sizes)]
+    parts = [{"type": "image", "image": one} for one in pictures]
+    return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": "What is this?"}]}])
+
+
+@torch.inference_mode()
+def logits(pair: Pair, prompt: Prompt, types: Tensor | None) -> Tensor:
+    named = {} if types is None else {"token_type_ids": types}
+    return pair.target(input_ids=prompt.input_ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -1]
+
+
+@torch.inference_mode()
+def test_a_window_and_both_directions_matter_and_the_engine_has_both(pairs):
+    """Guards the proofs of Gemma 3: a picture lies beyond the window, and slots see those behind them."""
+    pair = pairs("gemma3")
+    prompt = shown(pair, (40, 30), (30, 40))
+    marked = prompt.input_ids == pair.target.config.image_token_id
+    assert prompt.length - int(marked[0].nonzero()[3]) > WINDOW == pair.target.config.text_config.sliding_window
+    wanted = logits(pair, prompt, marked.int())
+    read = Engine.of(pair.target, 200).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
+    torch.testing.assert_close(read, wanted, rtol=0, atol=1e-9)
+    assert not torch.allclose(logits(pair, prompt, None), wanted, atol=1e-3)
+    wide = replace(pair, target=copy.deepcopy(pair.target))
+    wide.target.config.text_config.sliding_window = 500
+    assert not torch.allclose(logits(wide, prompt, marked.int()), wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_slots_see_the_run_that_they_lie_in(seed: int):
+    source = torch.Generator().manual_seed(seed)
+    slots = torch.rand(17, generator=source).lt(0.6).numpy()
+    start = int(torch.randint(17, (), generator=source))
+    found = visible_in_prefill(slots, start)
+    assert found.shape == (17 - start, 17)
+    for token in range(start, 17):
+        for column in range(17):
+            between = slots[min(token, column) : max(token, column) + 1]
+            assert found[token - start, column] == (column <= token or bool(between.all()))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("size", [(40, 30), (90, 30), (20, 90)])
+def test_where_the_processor_pans_and_scans_each_crop_is_read(pairs, size: tuple[int, int]):
+    """It is off unless the processor has it on; then a picture that is no square has slots for its crops."""
+    pair = pairs("gemma3")
+    scanning = replace(pair, processor=copy.copy(pair.processor))
+    options = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 8, "pan_and_scan_min_ratio_to_activate": 1.2}
+    scanning.processor.images_kwargs = pair.processor.images_kwargs | options
+    plain, prompt = shown(pair, size), shown(scanning, size)
+    assert len(plain.image_keys) == 1 < len(prompt.image_keys) == len(prompt.image_inputs["pixel_values"])
+    types = torch.eq(prompt.input_ids, pair.target.config.image_token_id).int()
+    inputs = {**prompt.image_inputs, "input_ids": prompt.input_ids, "token_type_ids": types}
+    wanted = pair.target.generate(**inputs, do_sample=False, max_new_tokens=8)[0, prompt.length :]
+    assert said(pair, prompt, ALONE)[0] == tuple(wanted.tolist())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("size", [330, 400])
+def test_embeddings_stay_scaled_when_rows_are_cut_or_filled(pairs, size: int):
+    """A draft of another size lost the factor by which Gemma multiplies its embeddings, and guessed at random."""
+    target = pairs("gemma3").target
+    draft, words = copy.deepcopy(target), torch.arange(330)
+    before = target.get_input_embeddings()(words)
+    assert not torch.equal(before, target.get_input_embeddings().weight[:330])
+    resize_vocabulary(draft, "draft", 330, size)
+    assert torch.equal(draft.get_input_embeddings()(words), before)
+    assert draft.get_output_embeddings()(before[0]).shape == (size,)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@torch.inference_mode()
+def test_a_kept_branch_is_seen_through_the_window_as_its_tokens_alone(seed: int):
+    """A plain decoder: pass after pass over trees, against whole passes over the kept branch."""
+    config = MistralConfig(
+        vocab_size=models.RECIPE.vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=5,
+    )  # fmt: skip
+    model = models.seeded(MistralForCausalLM, config, seed).double().eval()
+    engine, text = Engine.of(model, 64), list(range(3, 12))
+    engine.prefill(torch.tensor([text]), None)
+    for number in range(3):
+        tree, base = models.random_tree(10 * seed + number), engine.cache.length
+        path = tree.path(len(tree) - 1)
+        logits = engine.forward(Batch.of_tree(tree, base)).logits
+        engine.commit(base, path)
+        text += [tree.tokens[node] for node in path]
+        wanted = model(torch.tensor([text]), use_cache=False).logits[0, -len(path) :]
+        torch.testing.assert_close(logits[list(path)], wanted, rtol=0, atol=1e-9)
+        assert engine.cache.positions == list(range(len(text)))
+
+
+def test_a_llama_has_no_window_whatever_its_configuration_carries_along():
+    """Checkpoints made of a Mistral keep its ``sliding_window``, which a Llama does not heed; tree passes did."""
+    config = LlamaConfig(
+        vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        sliding_window=3,
+    )  # fmt: skip
+    assert layer_types(config) == (FULL,)
+    engine = Engine.of(models.seeded(LlamaForCausalLM, config, 0).eval(), 32)
+    ids = list(range(5, 15))
+    with torch.inference_mode():
+        together = engine.forward(Batch(ids)).logits
+        engine.truncate(0)
+        alone = torch.cat([engine.forward(Batch([token])).logits for token in ids])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
+MIXED = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 2}  # the first layer sees all
+
+
+def test_masks_of_mixed_layers_come_by_type():
+    config = Qwen2Config(num_hidden_layers=2, **MIXED)
+    masks = AttentionMasks(config, torch.device("cpu"), torch.float32).of(
+        torch.ones(1, 4, dtype=torch.bool).numpy(), [3], [0, 1, 2]
+    )
+    assert isinstance(masks, dict)
+    assert (masks[FULL][0, 0, 0] == 0).tolist() == [True] * 4
+    assert (masks[SLIDING][0, 0, 0] == 0).tolist() == [False, False, True, True]
+
+
+def test_decoders_that_trees_cannot_serve_are_refused():
+    check_decoder("a model", Qwen2Config(num_hidden_layers=2, **MIXED))
+    for name, value, words in (
+        ("layer_types", ["full_attention", "linear_attention"], "has linear_attention layers"),
+        ("layer_types", ["chunked_attention", "full_attention"], "has chunked_attention layers"),
+        ("rope_parameters", {"rope_type": "longrope", "rope_theta": 1e4}, "embeddings of type longrope"),
+        ("rope_parameters", {"full_attention": {"rope_type": "longrope"}}, "embeddings of type longrope"),
+    ):
+        config = Qwen2Config(num_hidden_layers=2)
+        setattr(config, name, value)
+        line = complaint(lambda config=config: check_decoder("a model", config))
+        assert line.startswith("a model has ") and words in line
+
+
+# ----------------------------------------------------------------------------------------------- language models
+
+
+def test_a_checkpoint_without_a_template_is_asked_in_vicunas_words(made: Made, tmp_path: Path):
+    """As FastChat writes them: the system's sentence, USER and ASSISTANT, an end token after each answer."""
+    bare = Path(shutil.copytree(made("phi3"), tmp_path / "bare"))
+    (bare / "chat_template.jinja").unlink()
+    pair = Pair.load(bare, device="cpu", dtype="float64")
+    asked = (
+        "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful,"
+        " detailed, and polite answers to the user's questions."
+        " USER: Where is it? ASSISTANT: On the table.</s> USER: How many cats are there? ASSISTANT:"
+    )
+    chat = [("user", "Where is it?"), ("assistant", "On the table."), ("user", "How many cats are there?")]
+    prompt = pair.prompt(None, [{"role": role, "content": text} for role, text in chat])
+    ids = AutoTokenizer.from_pretrained(bare)(asked)["input_ids"]
+    assert prompt.input_ids[0].tolist() == ids and ids[0] == pair.processor.tokenizer.bos_token_id
+
+
+def test_a_language_model_is_asked_without_a_picture(pairs, made: Made, tmp_path: Path, capsys: Any):
+    line = complaint(lambda: pairs("llama").prompt(checkpoints.picture(1), "What?"))
+    assert line == "llama is a language model, which reads no pictures: ask without one"
+    models_named = ["--target", str(made("qwen2")), "--draft", str(made("qwen2 near"))]
+    asked = ["--prompt", "What is there?", "--max-new-tokens", "8", "--dtype", "float64"]
+    out, race = tmp_path / "out.json", tmp_path / "race.json"
+    assert main(["compare", *asked, *models_named, "--json", str(out), "--trace", str(race)]) == 0
+    assert json.loads(out.read_text())["identical"] is True
+    assert json.loads(race.read_text())["speculative"]["image"] is None
+    checkpoints.picture(1).save(tmp_path / "a.png")
+    assert main(["generate", *asked, *models_named, "--image", str(tmp_path / "a.png")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].endswith("reads no pictures: ask without one")
 
 
 # ----------------------------------------------------------------------------------------------- refused
 
 
 def test_a_draft_of_another_family_is_refused(made: Made):
-    for target, draft in (("internvl", "smolvlm"), ("gemma3", "llava_onevision"), ("smolvlm", "idefics3")):
+    for target, draft in (
+        ("internvl", "smolvlm"), ("gemma3", "llava_onevision"), ("smolvlm", "idefics3"), ("llama", "llava"),
+    ):  # fmt: skip
         line = complaint(partial(Pair.load, made(target), made(f"{draft} near"), device="cpu"))
         assert line == (
             f"{draft} near is a {draft}, the target a {target}:"
@@ -269,15 +536,20 @@ def test_a_draft_with_other_tokens_is_refused_by_number(made: Made, tmp_path: Pa
     assert line.startswith(f"the tokenizers of foreign and the target differ in {differ} of {WORDS + 7} shared ids")
 
 
-def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path):
-    llama = checkpoints.write_llama(tmp_path / "llama")
-    llava = checkpoints.write_llava(tmp_path / "llava")
-    line = complaint(lambda: init_draft(llama, made("gemma3"), tmp_path / "made"))
-    assert line.startswith("the tokenizers of llama and gemma3 differ in ")
-    line = complaint(lambda: import_draft(llava, made("gemma3"), tmp_path / "made"))
-    assert line == "no draft reads a gemma3's tower, as those of llava and llava_next do: use draft init"
-    line = complaint(lambda: import_draft(made("smolvlm"), llava, tmp_path / "made"))
-    assert line == "smolvlm is a smolvlm, which drafts as it is: name it with --draft"
+@pytest.mark.parametrize(
+    ("source", "target", "line"),
+    [
+        ("mistral", "gemma3", "the tokenizers of mistral and gemma3 differ in "),
+        ("llava", "gemma3", "no draft reads a gemma3's tower, as those of llava and llava_next do: make one of a"),
+        ("smolvlm", "llava", "smolvlm is a smolvlm, which drafts as it is: name it with --draft"),
+        ("llama near", "llama", "llama is a language model: name llama near with --draft, it drafts as it is"),
+    ],
+)
+def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path, source: str, target: str, line: str):
+    assert complaint(lambda: init_draft(made(source), made(target), tmp_path / "made")).startswith(line)
+
+
+LONG = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
 
 
 @pytest.mark.parametrize(
@@ -286,10 +558,16 @@ def test_what_no_draft_is_made_of_or_for(made: Made, tmp_path: Path):
         (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
         (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
         (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
+        (("gemma3_text", {"final_logit_softcapping": 30.0}), "odd has final_logit_softcapping 30.0: its"),
+        (("phi3", {"rope_scaling": LONG, "original_max_position_embeddings": 64}), "odd has "),
     ],
 )
-def test_a_target_that_is_no_family_is_refused_and_says_why(tmp_path: Path, config: type[PretrainedConfig], why: str):
+def test_a_target_that_trees_cannot_serve_is_refused_and_says_why(made: Made, tmp_path: Path, config: Any, why: str):
     """Before its processor or a weight is looked for."""
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "config.json").write_text(json.dumps(config().to_dict(), default=str))
+    if isinstance(config, tuple):
+        fields = json.loads((made(config[0]) / "config.json").read_text()) | config[1]
+    else:
+        fields = config().to_dict()
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(fields, default=str))
     assert complaint(lambda: Pair.load(tmp_path / "odd", device="cpu")).startswith(why)

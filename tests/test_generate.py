@@ -25,8 +25,8 @@ import torch
 from support import checkpoints, families, family_proofs, models
 from support.amount import sample
 from support.chances import Enumerating, outcomes
+from support.families import FAMILIES
 from support.family_drafts import write_draft, write_target
-from support.family_kinds import FAMILIES
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -46,8 +46,8 @@ from recipes.toy.scene import SPLITS, sample_scene
 from specllava import DecodeTrace, speculative_generate
 from specllava.cli.main import main
 from specllava.config import RULES, DecodingConfig
-from specllava.metrics import compare
 from specllava.custom_generate import PAIRS, SEARCHES
+from specllava.metrics import compare
 from specllava.models.families.family import MEDIA
 from specllava.pair import Pair
 from specllava.spec_decode.logits_processing import (
@@ -370,7 +370,7 @@ def test_tokens_are_those_of_generate(made, loaded, family: str):
 
 def test_a_draft_of_words_alone_and_one_that_cuts_pictures_in_other_ways(made, loaded, llava, tmp_path):
     inputs, words, text = family_proofs.own_inputs(llava, 3), checkpoints.write_llama(tmp_path / "w"), tmp_path / "t"
-    told = ["--llm", str(words), "--target", str(made("llava")), "--output", str(text), "--text-only"]
+    told = ["--source", str(words), "--target", str(made("llava")), "--output", str(text), "--text-only"]
     assert main(["draft", "init", *told]) == 0
     for draft in (text, AutoModelForCausalLM.from_pretrained(text, dtype=torch.float32), llava.target):
         assert speculated(llava.target, inputs, draft) == new_tokens(llava.target, inputs)

@@ -1,4 +1,4 @@
-"""What is drawn and said of the shipped races is what it was: node rows, figure, sentences, reasons, headline."""
+"""What is drawn and said of the shipped races is what it was: trees, phases, lines about nodes, words, headline."""
 
 from __future__ import annotations
 

@@ -12,17 +12,15 @@ import pytest
 import torch
 from PIL import Image
 from support import models
-from support.lab_traces import synthetic_grounding
+from support.visual_traces import synthetic_grounding
 
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.config import DecodingConfig
-from specllava.trace import Grounding
-from specllava.trace import DecodeTrace
-from specllava.lab import Lab
-from specllava.lab.grounding import GRID, WINDOW, ground
 from specllava.pair import Pair
-from visual.player.grounding import grounding_of
+from specllava.scoring import GRID, WINDOW, ground
+from specllava.trace import DecodeTrace, Grounding
+from visual.player.frames import grounding_of
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8)
 QUESTION = models.CHATS[0][1][0]
@@ -39,14 +37,14 @@ def own_probs(shown: Image.Image, answer: tuple[int, ...]) -> torch.Tensor:
     return logits[-1 - len(answer) : -1].softmax(-1)
 
 
-def finished(findings: Any) -> DecodeTrace:
-    *_, last = findings
+def grounded(pair: Pair, media: Any, question: str, config: DecodingConfig) -> DecodeTrace:
+    *_, last = ground(pair, media, question, pair.generate(media, question, config))
     return last
 
 
 @pytest.fixture(scope="module")
 def measured(tiny: Pair) -> DecodeTrace:
-    return finished(Lab(tiny).grounding(models.picture(0), QUESTION, SHORT))
+    return grounded(tiny, (models.picture(0),), QUESTION, SHORT)
 
 
 def test_the_answer_is_the_targets(measured: DecodeTrace):
@@ -69,7 +67,8 @@ def test_each_place_of_the_grey_square_is_a_pass_of_transformers(tiny: Pair):
     own = Image.effect_noise((51, 37), 90).convert("RGB")
     trace = tiny.generate(own, QUESTION, SHORT)
     shaken = replace(trace, prefill=replace(trace.prefill, first_token=5))  # any tokens can be scored
-    found = finished(ground(tiny, (own,), QUESTION, shaken)).grounding
+    *_, last = ground(tiny, (own,), QUESTION, shaken)
+    found = last.grounding
     assert found is not None
     assert found.grounded, "no token of this answer needs the picture: choose another seed"
     for place in (0, 7, found.places**2 - 1):
@@ -91,7 +90,7 @@ def test_what_the_toy_names_is_lit_where_it_is_drawn(shipped: Callable[[str], Pa
     for seed in range(5_000_000, 5_000_005):
         scene = sample_scene(seed)
         picture = draw_scene(scene, 256)
-        trace = finished(Lab(pair).grounding(picture, "Describe this image in detail.", DecodingConfig()))
+        trace = grounded(pair, (picture,), "Describe this image in detail.", DecodingConfig())
         shown, view = shown_at(scene, GRID), grounding_of(trace)
         assert view is not None
         for word in view["words"]:
@@ -126,15 +125,15 @@ def test_a_tile_has_the_mean_of_all_squares_over_it(seed: int):
         for place, prob in enumerate(row):
             for down, across in product(range(window), repeat=2):
                 tile = (place // places + down) * grid + place % places + across
-                over[tile].append(100 * max(0.0, 1 - prob / word["seen"]))
+                over[tile].append(100 * max(0.0, 1 - prob / found.probs[word["at"]]))
         assert word["lost"] == [pytest.approx(sum(one) / len(one), abs=0.51) for one in over]
 
 
 def test_several_pictures_are_greyed_as_a_whole_and_none_is_refused(tiny: Pair):
-    several = finished(Lab(tiny).grounding([models.picture(0), models.picture(1)], QUESTION, SHORT))
+    several = grounded(tiny, (models.picture(0), models.picture(1)), QUESTION, SHORT)
     assert several.grounding is not None and several.grounding.grid == 0
     with pytest.raises(ValueError, match="without a picture"):
-        finished(Lab(tiny).grounding(None, QUESTION, SHORT))
+        grounded(tiny, (), QUESTION, SHORT)
 
 
 def test_a_file_keeps_it_and_one_without_has_no_such_field(measured: DecodeTrace):

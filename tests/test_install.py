@@ -41,7 +41,7 @@ assert Pair.from_preset("toy").compare(None, "Hi")._repr_html_() is None
 
 from specllava.cli.main import main
 assert not main(["generate", "--prompt", "What is a circle?"])
-assert not main(["compare", "--scenes", "1", "--max-new-tokens", "8"])
+assert not main(["bench", "--prompts", "1", "--rounds", "1", "--lanes", "chain", "--max-new-tokens", "8"])
 """
 SOURCES = ("specllava", "visual", "recipes", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
@@ -76,7 +76,8 @@ def test_the_wheel_holds_the_models_the_examples_and_the_page(installed: Path) -
     assert len(assets) > 330 and len(smol) > 3
     assert {path.relative_to(shipped) for path in (shipped / "assets").rglob("*") if path.is_file()} == assets - smol
     assert (shipped / "app.py").read_bytes() == (ROOT / "app.py").read_bytes()
-    assert (installed / "visual" / "static" / "player.js").is_file()
+    static = {path.name for path in (ROOT / "visual" / "static").iterdir()}
+    assert {path.name for path in (installed / "visual" / "static").iterdir()} == static
     tops = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
     assert tops == {"specllava", "visual"}, "nothing else may be put among other people's packages"
 

@@ -196,7 +196,7 @@ def test_answers_are_those_of_generate_whatever_changes_between_them(change: str
         done = model.generate(**models.plain_inputs(3), do_sample=False, max_new_tokens=24, **returned)
         answer, wanted = done.sequences[0, prompt.length :].tolist(), torch.cat(done.logits)
         for engine in engines:
-            engine.commit(0, [])  # drops what was read by other weights
+            engine.truncate(0)  # drops what was read by other weights
             logits = engine.prefill(prompt.input_ids, None).logits[None]
             logits = torch.cat([logits, engine.forward(Batch(answer[:-1])).logits])
             torch.testing.assert_close(logits, wanted, rtol=1e-3, atol=1e-3)

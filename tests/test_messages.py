@@ -1,32 +1,28 @@
-"""Messages reach the template as they were given: the judge is transformers' own ``apply_chat_template`` over them."""
+"""Messages reach the template as they were given, judged by transformers' ``apply_chat_template``; or are refused."""
 
 from __future__ import annotations
 
 import copy
 import json
-import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support import checkpoints, models
 from support.chats import SHORT
-from support.family_kinds import KINDS
-from support.text_models import CHATML, GEMMA, INST, LLAMA3, PHI3
-from test_bad_input import complaint
-from test_distill_data import LLAVA_HF
+from support.distilling import LLAVA_HF
+from support.families import KINDS, TEXT_KINDS
+from support.refusals import complaint
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.config import Limits
+from specllava.config import DecodingConfig
 from specllava.pair import Pair
-from visual.page.controls import described_settings
-from visual.page.pictures import NoPicture
-from visual.page.run_requests import RunRequest
-from visual.page.runs import check_request
+from specllava.prompt import merge_features
 
 END = "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 EACH = "{% for m in messages %}{{ m['role'] }}"
@@ -54,10 +50,10 @@ TEMPLATES: dict[str, tuple[str, Form, Form]] = {  # template, and what it reads 
                         + PART + "{% endif %}" + END, str, str),
     "system as a text": (SYSTEM_TEXT, list, str),
     "llava": (LLAVA_HF, list, list), "llava_next": (checkpoints.TEMPLATES["llava_next"], list, list),
-    "chatml": (CHATML, str, str), "llama": (LLAMA3, str, str), "mistral": (INST, str, str), "gemma": (GEMMA, str, str),
-    "phi3": (PHI3, str, str),
-} | {name: (KINDS[name].template, list, list) for name in ("llava_onevision", "internvl", "idefics3", "smolvlm",
-                                                           "qwen2_vl", "qwen3_vl", "gemma3")}  # fmt: skip
+    **{name: (TEXT_KINDS[name].template, str, str) for name in ("qwen2", "llama", "mistral", "gemma3_text", "phi3")},
+    **{name: (KINDS[name].template, list, list) for name in ("llava_onevision", "internvl", "idefics3", "smolvlm",
+                                                             "qwen2_vl", "qwen3_vl", "gemma3")},
+}  # fmt: skip
 TEXTS = ("What is this?", "  def f(x):\n    return x\n\n", "\n1. one\n2. two \t", "a  b ")
 
 
@@ -76,7 +72,6 @@ def formed(chat: list[dict[str, Any]], user: Form, system: Form) -> list[dict[st
 
 
 def judged(pair: Pair, chat: list[dict[str, Any]], pictures: list[Any]) -> list[int]:
-    """What transformers' processor makes of a chat."""
     text = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
     begun = text.startswith(pair.processor.tokenizer.bos_token)
     read = pair.processor(images=[pictures] if pictures else None, text=text, add_special_tokens=not begun)
@@ -106,20 +101,22 @@ def test_texts_are_in_the_prompt_as_transformers_writes_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["parts", "a macro", "a text or parts", "system as a text", "llava", "llava_next"])
-@pytest.mark.parametrize("order", ["tp", "pt", "tptpt", "ptp", "ttpp", "pttt"])
-def test_parts_keep_their_order(name: str, order: str) -> None:
+def test_parts_keep_their_order(name: str) -> None:
     pair, one = with_template(TEMPLATES[name][0]), models.picture(1)
-    parts: list[dict[str, Any]] = [
-        {"type": "text", "text": f" part {number}:\n"} if kind == "t" else {"type": "image", "image": one}
-        for number, kind in enumerate(order)
-    ]
-    shown = [{"type": "image"} if part["type"] == "image" else part for part in parts]
-    wanted = judged(pair, [{"role": "user", "content": shown}], [one] * order.count("p"))
-    assert pair.prompt(None, [{"role": "user", "content": parts}]).input_ids[0].tolist() == wanted
-    texts = [part for part in parts if part["type"] == "text"]
-    first = judged(pair, [{"role": "user", "content": [{"type": "image"}, *texts]}], [one])
-    assert pair.prompt(one, [{"role": "user", "content": texts}]).input_ids[0].tolist() == first
+    for order in ("tp", "pt", "tptpt", "ptp", "ttpp", "pttt"):
+        parts: list[dict[str, Any]] = [
+            {"type": "text", "text": f" part {number}:\n"} if kind == "t" else {"type": "image", "image": one}
+            for number, kind in enumerate(order)
+        ]
+        shown = [{"type": "image"} if part["type"] == "image" else part for part in parts]
+        wanted = judged(pair, [{"role": "user", "content": shown}], [one] * order.count("p"))
+        assert pair.prompt(None, [{"role": "user", "content": parts}]).input_ids[0].tolist() == wanted
+        texts = [part for part in parts if part["type"] == "text"]
+        first = judged(pair, [{"role": "user", "content": [{"type": "image"}, *texts]}], [one])
+        assert pair.prompt(one, [{"role": "user", "content": texts}]).input_ids[0].tolist() == first
 
+
+# --- refused --------------------------------------------------------------------------------------------------------
 
 FAILING = (
     ("{% for x in %}", "TemplateSyntaxError"), ("{{ raise_exception('only one') }}", "TemplateError: only one"),
@@ -144,28 +141,99 @@ def test_what_a_template_would_leave_out_is_refused(template: Any, asked: Any, w
     assert words in complaint(lambda: with_template(template).prompt(asked, "Hi" if asked else chat))
 
 
+SPECIAL = "special tokens are set by the chat, not in the text"
+
+
+def turns(*contents: Any, roles: tuple[str, ...] = ("user", "assistant", "user")) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
+
+
+PICTURE = {"type": "image", "image": models.picture(0)}
+REFUSED: list[tuple[Any, str]] = [
+    *((text, "the prompt is empty") for text in ("", " ", "\n\t ")),
+    *((text, "contains <image>") for text in ("<image>", "What is in <image> here?", "a<image><image>")),
+    *((f"Is {token} here?", f"the prompt contains {token}: {SPECIAL}") for token in ("<pad>", "<s>", "</s>")),
+    ("caf\udce9", "the prompt is no UTF-8 text: '\\udce9' at character 4 is none"),
+    (turns("Hi", "a</s>b", "Hi"), "message 1 contains </s>: "),
+    (turns("Hi", "Hi", roles=("user", "user")), "message 1 is the user's: the user begins, and the two take turns"),
+    (turns("Hi", "Hi", roles=("assistant", "user")), "message 0 is the assistant's"),
+    ([], "must end with a message of the user"),
+    (turns("Hi", "Yes"), "must end with a message"),
+    (turns("Hi", "Hi", "Hi", roles=("user", "system", "user")), "message 1 is the sys"),
+    (turns(None), "message 0 needs a role (system, user or assistant) and its text"),
+    ([{"role": "user"}], "message 0 needs a role"),
+    (turns("Hi", "Hi", roles=("tool", "user")), "needs a role (system, user or assistant)"),
+    (["Hi", *turns("Hi")], "message 0 needs a role"),
+    (turns(" ", "Hi", roles=("user", "user")), "message 0 is empty"),
+    (turns("<image>", "Hi", roles=("user", "user")), "contains <image>"),
+    (turns([]), "the prompt is empty"),
+    (turns([PICTURE]), "the prompt is empty"),
+    (turns([{"type": "text"}]), "neither a text nor a picture of the user"),
+    (turns([{"type": "image", "image": None}]), "neither a text nor a picture"),
+    (turns([{"type": "image", "image": "nowhere.png"}]), "no image file at nowhere.png"),
+    (turns([{"type": "text", "text": "a <image>"}]), "contains <image>"),
+    (turns("Hi", [PICTURE], "Hi"), "message 1 has a part"),
+]
+
+
+@pytest.mark.parametrize(("chat", "words"), REFUSED)
+def test_what_is_no_prompt_is_refused(tiny: Pair, chat: Any, words: str) -> None:
+    shown = (None, models.picture(0)) if isinstance(chat, str) else (None,)
+    for picture in shown:
+        assert words in complaint(lambda picture=picture: tiny.prompt(picture, chat))
+
+
+def test_special_tokens_of_another_tokenizer_are_refused_too(tmp_path: Path) -> None:
+    pair = Pair.load(checkpoints.write_llava(tmp_path / "target"), device="cpu")
+    for token in ("<unk>", "<s>", "</s>", "<pad>"):
+        assert f"contains {token}: special" in complaint(lambda token=token: pair.prompt(None, f"What{token}?"))
+    assert pair.prompt(None, "a < s > b </p> <0x41>").text == "a < s > b </p> <0x41>"
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_a_way_out(tiny: Pair) -> None:
+    """A prompt that just fits is read."""
+    prompt = models.prompt(0)
+    free = tiny.context - prompt.length
+    assert free > 500
+    line = complaint(lambda: models.decode(tiny, prompt, DecodingConfig(max_new_tokens=free + 1)))
+    for words in (f"{prompt.length} prompt tokens and {free + 1} new ones", f"context of {tiny.context}", f"{free} at"):
+        assert words in line
+    events = tiny.stream(models.picture(0), models.messages(0), DecodingConfig(max_new_tokens=free))
+    assert next(events).prompt_tokens == prompt.length
+    line = complaint(lambda: tiny.generate(None, "why? " * 2_000, DecodingConfig(max_new_tokens=1)))
+    assert f"do not fit the context of {tiny.context}: shorten the prompt" in line
+    line = complaint(lambda: models.decode(models.pair(None), prompt, DecodingConfig()))
+    assert 'the pair tiny has no draft: use drafter "prompt-lookup" or "none"' in line
+
+
+@pytest.mark.parametrize("slots", [0, 3, 5])
+def test_image_slots_must_match_the_features(slots: int) -> None:
+    model = models.target()
+    ids = torch.tensor([[1, *[model.config.image_token_id] * slots, 9]])
+    line = complaint(lambda: merge_features(model, ids, torch.zeros(1, 4, 32, dtype=torch.float64)))
+    assert line.startswith(f"{slots} image slots in the prompt but 4 vision features: the processor ")
+    if slots:
+        assert "but 0 vision features" in complaint(lambda: merge_features(model, ids, None))
+
+
 # --- every way in ---------------------------------------------------------------------------------------------------
 
 TOY = Path(__file__).resolve().parents[1] / "assets" / "toy" / "target"
 SYSTEM, ASKED = " Be brief.\n", "Describe this.\n"
 TURNS: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ASKED}]
-
-
-@pytest.mark.parametrize("command", ["generate", "compare", "compare --b \"--depth 3\""])
+@pytest.mark.parametrize("command", ["generate", "compare"])
 def test_a_command_reads_a_system_turn_and_a_template_of_a_file(command: str, tmp_path: Path) -> None:
     """By the answer of transformers' ``generate`` on the prompt that its processor writes by that template."""
-    file = tmp_path / "own.jinja"
+    file, out = tmp_path / "own.jinja", tmp_path / "out.json"
     file.write_text(TEMPLATES["joined by +"][0], encoding="utf-8")
     given = ["--system", SYSTEM, "--prompt", ASKED, "--chat-template", str(file), "--max-new-tokens", "12"]
-    sides = ["--trace", str(tmp_path / "race.json")] if "--b" in command else ["--json", str(tmp_path / "out.json")]
-    assert main([*shlex.split(command), *given, *sides]) == 0
+    assert main([command, *given, "--json", str(out)]) == 0
     model, processor = AutoModelForImageTextToText.from_pretrained(TOY).eval(), AutoProcessor.from_pretrained(TOY)
     text = processor.apply_chat_template(TURNS, chat_template=file.read_text(), add_generation_prompt=True)
     read = processor(text=text, return_tensors="pt")
     answer = model.generate(**read, do_sample=False, max_new_tokens=12)[0, read["input_ids"].shape[1] :].tolist()
-    found = json.loads(Path(sides[1]).read_text())
     text = processor.decode(answer, skip_special_tokens=True).strip()
-    assert (found["b"]["trace"] if "--b" in command else found["speculative"])["text"] == text
+    assert json.loads(out.read_text())["speculative"]["text"] == text
 
 
 def test_a_dialogue_is_what_transformers_makes_of_its_system_turn_texts_and_pictures() -> None:
@@ -189,17 +257,6 @@ def test_a_dialogue_is_what_transformers_makes_of_its_system_turn_texts_and_pict
         assert trace.token_ids == tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
         turns.append(chat.messages[-1])
     assert trace.image == "48 x 40 pixels, 48 x 40 pixels, 48 x 40 pixels"
-
-
-def test_the_page_sends_the_system_turn_as_it_was_typed() -> None:
-    for typed, messages in ((SYSTEM, TURNS), ("", ASKED), (None, ASKED)):
-        request = RunRequest(NoPicture(), ASKED, {"system": typed})
-        assert check_request(request, "a", Limits()).messages == messages
-    assert described_settings({"system": SYSTEM})["summary"].endswith(" · a system turn")
-    assert described_settings({"system": 7})["refused"] == {"": "system = 7: a text is expected"}
-    request = RunRequest(NoPicture(), "Hi", {"system": "x" * 11})
-    line = complaint(lambda: check_request(request, "a", Limits(prompt_characters=10)))
-    assert line == "the system turn has more than 10 characters: shorten it"
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"])

@@ -12,21 +12,14 @@ from specllava.config import DecodingConfig
 from specllava.metrics import (
     NEAR_TIE_MARGIN,
     RunTotals,
-    acceptance_by_depth,
-    acceptance_by_rank,
-    accepted_lengths,
-    calibration_error,
     compare,
-    end_to_end_speedup,
     judged_nodes,
-    outcomes_by_entropy,
     pass_ratio,
     reliability,
     speedup,
     summarise,
     unused_draft,
 )
-from specllava.core.progress import LaneProgress
 from specllava.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree
 
@@ -97,7 +90,6 @@ def test_summary_of_one_run():
     assert summary.acceptance == pytest.approx(2 / 5)
     assert summary.seconds_per_token == pytest.approx(0.8 / 5)
     assert summary.tokens_per_second == pytest.approx(5 / 0.8)
-    assert summary.end_to_end_seconds_per_token == pytest.approx(2.8 / 6)
 
 
 def test_runs_are_pooled_total_over_total():
@@ -139,7 +131,7 @@ def test_a_draft_that_is_never_right_is_reported_after_32_passes(drafter, passes
 def test_nothing_measured_is_not_a_number():
     nothing = summarise([])
     assert (nothing.runs, nothing.tokens) == (0, 0)
-    for value in (nothing.tau, nothing.acceptance, nothing.seconds_per_token, nothing.end_to_end_seconds_per_token):
+    for value in (nothing.tau, nothing.acceptance, nothing.seconds_per_token):
         assert math.isnan(value)
 
 
@@ -206,30 +198,6 @@ def test_answers_that_were_drawn_part_at_a_near_tie_if_the_number_is_at_the_end_
 def test_guesses_after_the_end_of_an_answer_are_not_accepted():
     """Of three agreed guesses the answer has room for two: as bars, rates and the benchmark's steps count them."""
     assert summarise([SHORT]).accepted == 2
-    progress = LaneProgress()
-    progress.advance(SHORT, math.inf)
-    assert progress.summary == summarise([SHORT])
-
-
-def test_accepted_lengths_per_step():
-    assert accepted_lengths(SPECULATIVE) == (2, 0, 0)
-
-
-def test_acceptance_by_depth_counts_where_a_guess_was_reached():
-    """Depth 1: two steps guessed, one was right. Depth 2: one of one. Depth 3: a guess stood there and was wrong."""
-    assert acceptance_by_depth([SPECULATIVE]) == {1: (1, 2), 2: (1, 1), 3: (0, 1)}
-    behind_the_limit = {1: (2, 3), 2: (2, 2), 3: (0, 1)}  # SHORT emitted two tokens: nobody said the third
-    assert acceptance_by_depth([SPECULATIVE, SHORT]) == behind_the_limit
-    assert acceptance_by_depth([PLAIN]) == {}
-
-
-def test_outcomes_by_entropy_count_reached_and_expanded_nodes():
-    """Reached: 0.4 and 1.2 right, 2.0 missed in the first step; 0.1 missed in the second."""
-    assert outcomes_by_entropy([SPECULATIVE], edges=[0.5, 1.5]) == [
-        {"favourite": 1, "missed": 1}, {"favourite": 1}, {"missed": 1},
-    ]  # fmt: skip
-    assert outcomes_by_entropy([SPECULATIVE, SHORT], edges=[]) == [{"favourite": 4, "missed": 2}]
-    assert outcomes_by_entropy([PLAIN], edges=[1.0]) == [{}, {}]
 
 
 def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
@@ -243,7 +211,6 @@ def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
 
 def test_both_speedups_and_what_a_checking_pass_costs():
     plain, speculative = summarise([PLAIN]), summarise([SPECULATIVE])
-    assert end_to_end_speedup(plain, speculative) == pytest.approx((3.5 / 6) / (2.8 / 6))
     assert pass_ratio(plain, speculative) == pytest.approx((0.5 / 3) / 0.3)
     assert (speculative.draft_seconds, speculative.verify_seconds) == (pytest.approx(0.2), pytest.approx(0.5))
 
@@ -254,10 +221,5 @@ def test_reliability_holds_the_drafts_promise_against_the_verdict():
     assert (low.tested, low.accepted, low.promised) == (1, 0, pytest.approx(math.exp(-2.0)))
     promised = 2 * math.exp(-0.1) + math.exp(-0.2) + math.exp(-0.3)
     assert (high.tested, high.accepted, high.promised) == (4, 2, pytest.approx(promised))
-    assert calibration_error([low, high]) == pytest.approx((math.exp(-2.0) + promised - 2) / 5)
-    assert math.isnan(calibration_error(reliability([PLAIN])))
 
 
-def test_acceptance_by_rank_counts_where_the_parent_stands():
-    """11, 13 taken; 14, 15 refused as best guesses and 12 as a second one."""
-    assert acceptance_by_rank([SPECULATIVE]) == {0: (2, 4), 1: (0, 1)}

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from support import feature_checkpoints, feature_families
+from support import formats
 from support.browser import HOSTILE, PATIENCE, new_tab
 from support.notebook import Outputs
 from support.visual_traces import retexted, synthetic_race
@@ -22,7 +22,7 @@ from visual.notebook import run_html
 GPU_NOTEBOOK, TOY_NOTEBOOK = NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 LIGHT, DARK = "background: white; color: #222", "background: #111; color: #ddd"
 PICTURE = draw_scene(sample_scene(3), 64)
-DRAWN = "document.querySelector('.tree .main-svg') !== null"
+DRAWN = "document.querySelector('.stage.alive .plot .main-svg') !== null"
 FITS = """() => {
   const stage = document.querySelector(".stage").getBoundingClientRect();
   return Math.abs(stage.bottom + scrollY + 8 - innerHeight) < 2 && document.documentElement.scrollWidth <= innerWidth;
@@ -84,7 +84,7 @@ def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_
     before, _, behind = given["srcdoc"].partition('id="frames">')
     written = behind.partition("</script>")[0]
     assert "default-src 'none'" in before and "unsafe-eval" not in before
-    assert "<" not in written and "<img src=x" in "".join(json.loads(written))
+    assert "<" not in written and "<img src=x" in "".join(json.loads(written)["frames"])
 
 
 @pytest.mark.night
@@ -92,15 +92,15 @@ def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_
 def test_the_player_in_a_cell_has_the_notebooks_theme_and_fits(tab, tmp_path, style):
     open_file(tab, tmp_path / "cell.html", f"<body style='{style}'>{hostile_race()._repr_html_()}")
     (player,) = players(tab)
-    assert player.evaluate("document.body.classList.contains('dark')") == (style == DARK)
+    assert player.evaluate("document.body.parentElement.classList.contains('dark')") == (style == DARK)
     wait(player, FITS)
-    assert player.is_visible("#picture img") and not player.is_visible("#masthead")
+    assert player.is_visible(".pic img")
     for document in tab.page.frames:
         assert document.evaluate("window.hacked") is None
     other = {LIGHT: DARK, DARK: LIGHT}[style]
     tab.page.evaluate("style => { document.body.style = style; }", other)  # the theme is changed
     tab.page.hover("iframe")
-    wait(player, f"document.body.classList.contains('dark') === {str(other == DARK).lower()}")
+    wait(player, f"document.body.parentElement.classList.contains('dark') === {str(other == DARK).lower()}")
 
 
 def test_sides_and_single_lanes_are_shown(outputs):
@@ -134,8 +134,8 @@ def test_notebooks_have_no_outputs():
 
 @pytest.mark.night
 def test_the_notebook_for_a_gpu_runs_with_a_random_pair_of_its_family(tab, tmp_path, outputs, capsys):
-    target = feature_families.write_target(tmp_path / "target", "qwen2_5_vl")
-    feature_checkpoints.write_draft(tmp_path / "draft", feature_families.VISPEC)
+    target = formats.write_target(tmp_path / "target", "qwen2_5_vl")
+    formats.write_draft(tmp_path / "draft", formats.FAMILY_LAYOUTS["vispec, qwen"][1])
     ids = ("Qwen/Qwen2.5-VL-3B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-3B-Instruct")
     places = [f'\\"{name}\\"' for name in (*ids, target, tmp_path / "draft")]
     space = outputs.run(GPU_NOTEBOOK, dict(zip(places[:2], places[2:], strict=True)))
@@ -143,7 +143,7 @@ def test_the_notebook_for_a_gpu_runs_with_a_random_pair_of_its_family(tab, tmp_p
     assert "the same tokens" in said and "tokens per target pass" in said, "in float32, as on every CPU"
     assert len(space["trace"].grounding.probs) == len(space["trace"].token_ids)
     open_file(tab, tmp_path / "export.html", outputs.export())
-    assert [player.is_visible("#picture img") for player in players(tab)] == [True, True]
+    assert [player.is_visible(".pic img") for player in players(tab)] == [True, True]
 
 
 def test_the_notebook_of_the_toy_pair_runs_and_every_output_plays(tab, tmp_path, outputs):
@@ -152,5 +152,5 @@ def test_the_notebook_of_the_toy_pair_runs_and_every_output_plays(tab, tmp_path,
     shown = players(tab)
     assert len(shown) == 3
     for player in shown:
-        assert player.is_visible("#picture img") == (player != shown[-1])  # a trace knows no picture
-        assert player.inner_text(".asked") and int(player.inner_text(".count").split()[-1]) > 0
+        assert player.is_visible(".pic img") == (player != shown[-1])  # a trace knows no picture
+        assert player.inner_text(".say h2") and player.inner_text(".answer")

@@ -1,26 +1,22 @@
-"""Files and links that people keep: races saved under schema 1 open and are redrawn, addresses lead where they led."""
+"""Files that people keep: races saved under schema 1 open and are redrawn."""
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pytest
 from PIL import Image
 
-from specllava.trace import DecodeTrace
 from specllava.spec_decode.rules import build_rule
+from specllava.trace import DecodeTrace
 from specllava.trace_fields import RETIRED_FIELDS, RETIRED_RULES
-from visual.player.frames import recorded_frames
-from visual.player.link import follow_link
-from visual.player.recorded import Recorded, load_recorded, read_recorded
-from visual.player.standalone import standalone_page
+from visual.player.frames import race_frames
+from visual.player.recorded import Recorded, read_recorded
+from visual.player.saved_page import saved_page
 
 DATA = Path(__file__).parent / "data"
 EXAMPLES = Path(__file__).resolve().parents[1] / "assets" / "examples"
@@ -30,14 +26,6 @@ SAVED = {"2-story": (65, 6), "3-count": (6, 1)}  # steps of both lanes, as they 
 
 def saved(name: str) -> Path:
     return DATA / f"{name}.schema-1.2026-11-23.json"
-
-
-def frames_of(race: Recorded, name: str | None = None, show: int | None = None) -> list[str]:
-    return recorded_frames(race.target_only, race.speculative, example=name, show=show)
-
-
-def unpacked(text: str) -> bytes:
-    return gzip.decompress(base64.b64decode(text))
 
 
 @pytest.mark.parametrize("name", SAVED)
@@ -64,29 +52,26 @@ def test_a_race_saved_under_schema_1_opens_with_all_that_it_says(name: str, tmp_
 def test_a_race_saved_under_schema_1_is_redrawn(name: str) -> None:
     """Every step with every node of its tree and its word, in the player and the page of its own."""
     said: dict[str, Any] = json.loads(saved(name).read_text(encoding="utf-8"))["speculative"]
-    frames = frames_of(read_recorded(saved(name)))
-    run, *middle, end = map(json.loads, frames)
-    assert (run["kind"], run["led"], run["prompt"], run["absent"]) == ("run", "speculative", said["prompt"], {})
+    frames = race_frames(read_recorded(saved(name)))
+    run, *middle = map(json.loads, frames)
+    assert (run["kind"], run["lanes"], run["question"]) == ("run", ["target-only", "speculative"], said["prompt"])
     steps = [frame for frame in middle if frame["kind"] == "step" and frame["lane"] == "speculative"]
-    assert [frame["ids"] for frame in steps] == [step["emitted"] for step in said["steps"]]
+    assert [len(frame["words"]) for frame in steps] == [len(step["emitted"]) for step in said["steps"]]
     for frame, step in zip(steps, said["steps"], strict=True):
-        drawn = json.loads(unpacked(frame["picture"]))
-        places = {node for trace in drawn["figure"]["data"] for node in trace.get("customdata", ())}
-        assert set(range(len(step["tree"]["tokens"]))) <= places
-        nodes, tree = drawn["nodes"], step["tree"]
-        assert nodes["token"][: len(tree["tokens"])] == tree["tokens"]
-        assert nodes["parent"][: len(tree["parents"])] == tree["parents"]
-        taken = [node for node, verdict in enumerate(nodes["verdict"]) if verdict == "a"]
-        assert taken == sorted(step["verification"]["accepted"]) and drawn["say"]
-    assert end["kind"] == "end" and len(end["charts"]) > 0
-    assert json.loads(unpacked(end["file"]))["speculative"]["steps"] == said["steps"]
-    assert said["prompt"] in standalone_page(frames)
+        tree, count = frame["tree"], len(step["tree"]["tokens"])
+        assert tree["parent"][:count] == step["tree"]["parents"] and len(tree["text"]) in (count, count + 1)
+        taken = [node for node, kind in enumerate(tree["kind"]) if kind == "a"]
+        assert taken == sorted(step["verification"]["accepted"])
+        assert [phase["phase"] for phase in frame["phases"]] == ["guess", "check", "accept", "keep"]
+    (end,) = [frame for frame in middle if frame["kind"] == "end"]
+    assert json.loads(end["file"])["speculative"]["steps"] == said["steps"]
+    assert said["prompt"] in saved_page(frames)
 
 
 @pytest.mark.parametrize("path", [one for one in SHIPPED if one.name != "lessons.json"], ids=lambda path: path.stem)
 def test_every_shipped_race_opens_unmodified(path: Path) -> None:
     race = read_recorded(path)
-    assert race.lead.steps and frames_of(race)
+    assert race.lead.steps and race_frames(race)
 
 
 @pytest.mark.parametrize("field", sorted(RETIRED_FIELDS["DecodingConfig"]))
@@ -127,28 +112,9 @@ def test_a_run_of_a_retired_rule_is_shown_by_its_name_and_not_repeated(rule: str
     said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]
     said["config"]["rule"] = rule
     read = DecodeTrace.from_json(json.dumps(said))
-    assert read.rule_name == rule and json.loads(read.to_json())["config"]["rule"] == rule
-    assert f"{rule} rule" in "".join(recorded_frames(None, read))
+    assert (read.rule or read.config.rule) == rule and json.loads(read.to_json())["config"]["rule"] == rule
+    assert race_frames(Recorded("race", None, None, read))
     with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it$"):
         build_rule(read.config)
     with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it"):
         replace(read.config, drafter="none")
-
-
-@pytest.mark.parametrize(
-    ("address", "name", "show"),
-    [
-        ("example=1-describe", "1-describe", None),
-        ("example=2-story&step=5", "2-story", 4),
-        ("example=2-story&step=999", "2-story", -1),
-        ("example=3-count&step=1&__theme=dark", "3-count", 0),
-    ],
-)
-def test_a_link_to_a_shipped_example_is_followed_as_ever(address: str, name: str, show: int | None) -> None:
-    """Names of shipped examples stand in links that people keep, so they must stay."""
-    link = follow_link(dict(parse_qsl(address)), load_recorded(EXAMPLES))
-    assert link is not None
-    last = len(link.race.lead.steps) - 1
-    assert (link.race.name, link.show, link.notice) == (name, last if show == -1 else show, "")
-    end = json.loads(frames_of(link.race, link.race.name, link.show)[-1])
-    assert show is None or end["show"] == link.show

@@ -1,299 +1,308 @@
-"""The page's side on the server, without a browser: what it keeps, for how long, and what it refuses."""
+"""The page's side on the server, without a browser: which run counts, Stop, deadline, dialogues, files, settings."""
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
-import re
-import time
-import urllib.request
-from collections.abc import Iterator
+import logging
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from types import SimpleNamespace
 from typing import Any
-from urllib.error import HTTPError
 
 import gradio as gr
-import httpx
 import pytest
-from gradio.route_utils import delete_files_created_by_app
-from PIL import ExifTags, Image
-from support.lab_traces import FakeLab
-from support.scenes import scene
-from support.served_page import free_port
-from support.visitor import Handlers, Visitor, VisitorRun
-from support.visual_traces import FakeBackend, synthetic_lessons, synthetic_recorded
+from PIL import Image
+from support.shipped_races import ASSETS
+from support.visual_traces import FakeBackend, synthetic_recorded
 
-from specllava.config import DRAFTER_CHOICES, RULE_CHOICES
-from visual.page import replays as replays_module
-from visual.page.app_state import AppState
-from visual.page.lab import EXPERIMENTS, experiment_kind
-from visual.page.layout import build_page
-from visual.page.pictures import NoPicture, Picture, address_of
-from visual.page.race import race_kind
-from visual.page.replays import MAX_REPLAYS, RaceReplays, follow_address, open_race_file, race_values
-from visual.page.run_requests import RunRequest, RunRequests
-from visual.page.runs import run_updates
-from visual.page.serving import SESSIONS, serve
-from visual.page.uploads import read_upload
-from visual.player.recorded import MAX_PROMPT_CHARACTERS, shorten_question
-from visual.player.link import follow_link
+from specllava.config import DecodingConfig, Limits
+from specllava.pair import Pair
+from specllava.trace import NO_DRAFT
+from visual.page import state as chats_module
+from visual.page.handlers import Handlers
+from visual.page.measure import Comparison, Row, compared, comparison_words, questions, run_views
+from visual.page.run import Asked, RaceFrames, granted, lanes_config, lent_race, run_frames
+from visual.page.serve import health
+from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
+from visual.page.state import LOST, NONE_YET, Chats, PageState, Runs
+from visual.player.frames import FrameList, race_frames
+from visual.player.recorded import Recorded
 
-INFOS = (*RULE_CHOICES.values(), *DRAFTER_CHOICES.values())
+PICTURE = ASSETS / "examples" / "1-describe.png"
+SHORT = DecodingConfig(max_new_tokens=12)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> AppState:
-    races = synthetic_recorded(tmp_path_factory.mktemp("recorded"), 3)
-    return AppState(FakeBackend, races, lessons=synthetic_lessons(races), lab=FakeLab)
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a visitor is warned of."""
+    lines: list[str] = []
+    monkeypatch.setattr(gr, "Warning", lines.append)
+    monkeypatch.setattr(gr, "Info", lines.append)
+    return lines
 
 
-@pytest.fixture(scope="module")
-def served(site: AppState) -> Iterator[tuple[gr.Blocks, str]]:
-    page = build_page(site)
-    yield page, serve(page, "127.0.0.1", free_port(), site, block=False)
-    page.close()
+@pytest.fixture
+def page(state: PageState) -> PageState:
+    """The page's state with runs and dialogues of its own."""
+    return replace(state, runs=Runs(), chats=Chats())
 
 
-def posted(address: str, body: dict[str, Any]) -> Any:
-    """The answer to a call without the queue."""
-    data = json.dumps({"session_hash": "me"} | body).encode()
-    url = f"{address}gradio_api/run/predict"
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)
+def visitor(name: str = "me") -> Any:
+    return SimpleNamespace(session_hash=name)
 
 
-def said(notice: str) -> str:
-    return str(json.loads(notice)["text"])
+def asked(page: PageState, question: str = "How many objects are there?", session: str = "me", **more: Any) -> Asked:
+    return Asked(session, page.runs.ask(session), str(PICTURE), question, SHORT, **more)
 
 
-# --- what is kept, and for how long ---------------------------------------------------------------------------------
+def kinds(frames: list[str]) -> list[str]:
+    return [json.loads(frame)["kind"] for frame in frames]
 
 
-def test_pictures_of_examples_outlive_the_first_round_of_cache_cleaning(
-    site: AppState, served: tuple[gr.Blocks, str]
+def default_settings() -> list[Any]:
+    defaults = [info.default for info in FIELDS.values()]
+    return [", ".join(map(str, one)) if isinstance(one, tuple) else one for one in defaults]
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_what_the_target_says(page: PageState, pair: Pair, warned: list[str], caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, "specllava.runs"):
+        *_, frames = run_frames(page, asked(page))
+    end = next(json.loads(frame) for frame in frames if '"kind":"end"' in frame)
+    alone = pair.generate(PICTURE, "How many objects are there?", replace(SHORT, drafter="none"))
+    assert json.loads(end["file"])["speculative"]["text"] == alone.text
+    assert end["ending"] == "finished" and not warned and page.runs.empty and not page.runs.is_on("me")
+    line = json.loads(caplog.records[-1].message)
+    assert (line["run"], line["outcome"], line["tokens"]) == ("race", "finished", len(alone.token_ids))
+    assert "objects" not in caplog.text
+
+
+def test_a_newer_request_ends_the_older_and_only_of_that_visitor(page: PageState) -> None:
+    older, other = asked(page), asked(page, session="you")
+    running = run_frames(page, replace(older, config=DecodingConfig()))
+    first = asked(page)
+    assert list(running) == [] and page.runs.state("me", first.number) == "on"
+    *_, frames = run_frames(page, other)
+    assert kinds(frames)[-1] == "end"
+
+
+def described(backend: FakeBackend) -> list[Any]:
+    """The lanes of a race."""
+    return backend.lane(None, "Describe it.", DecodingConfig()).with_target_only()
+
+
+def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
+    run = asked(page)
+
+    def events(pace: Generator[Any]) -> Generator[Any]:
+        for number, event in enumerate(pace):
+            if number == 6:
+                page.runs.stop("me")
+            yield event
+
+    backend = FakeBackend()
+    made = FrameList("live run", live=True)
+    race = RaceFrames(made, backend.collect, lambda: page.runs.state("me", run.number))
+    *_, frames = race.frames(events(backend.race(described(backend))), 60)
+    end = json.loads(frames[-1])
+    assert (end["kind"], end["ending"]) == ("end", "stopped")
+    assert end["headline"]["say"][0][1].startswith("Stopped after")
+
+
+def test_the_deadline_ends_a_run_and_keeps_what_there_is() -> None:
+    backend = FakeBackend(pace=0.002)
+    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "on")
+    *_, frames = race.frames(backend.race(described(backend)), 0.02)
+    assert json.loads(frames[-1])["ending"] == "deadline" and backend.closed == ["Describe it."]
+
+
+def test_a_run_that_is_left_sends_no_end() -> None:
+    backend = FakeBackend()
+    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "left")
+    assert list(race.frames(backend.race(described(backend)), 60)) == []
+
+
+def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageState, warned: list[str]) -> None:
+    def broken(draft: str | None) -> Any:
+        raise RuntimeError("a secret inside")
+
+    bad = replace(page, backend=lambda: broken(None))
+    assert list(run_frames(bad, asked(bad))) == []
+    assert warned == ["Something went wrong and the run was stopped. Please try again."] and bad.runs.empty
+    assert list(run_frames(page, asked(page, question="x" * 30_000))) == []
+    assert warned[-1].startswith("This cannot run: the question has more than 20,000 characters")
+    gone = replace(asked(page), picture="/nowhere/gone.png")
+    assert list(run_frames(page, gone)) == [] and warned[-1].startswith("This cannot run: ")
+
+
+def test_a_pair_without_a_draft_says_so() -> None:
+    info = replace(FakeBackend().info, draft=NO_DRAFT)
+    config, absent = lanes_config(info, DecodingConfig())
+    assert config.drafter == "none" and "has no draft" in str(absent)
+    assert lanes_config(info, DecodingConfig(drafter="prompt-lookup"))[1] is None
+
+
+# --- dialogues ------------------------------------------------------------------------------------------------------
+
+
+def test_a_follow_up_goes_on_from_a_run_and_from_a_recorded_race(page: PageState, warned: list[str]) -> None:
+    list(run_frames(page, asked(page)))
+    *_, frames = run_frames(page, asked(page, "What is on the left?", follow=True))
+    run = json.loads(frames[0])
+    assert [question for question, _ in run["before"]] == ["How many objects are there?"]
+    recorded = next(race for race in page.recorded if race.later)
+    page.chats.show("me", recorded)
+    later = replace(asked(page, "And behind it?", follow=True), picture=str(recorded.pictures[-1]))
+    *_, frames = run_frames(page, later)
+    assert len(json.loads(frames[0])["before"]) == len(recorded.turns) and not warned
+
+
+def test_a_dialogue_of_another_visitor_or_a_dropped_one_is_refused(
+    page: PageState, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page, address = served
-    assert page.delete_cache is not None
-    icons = [part["props"]["icon"]["path"] for part in page.config["components"] if part["props"].get("icon")]
-    assert icons == [str(race.image) for race in site.recorded]
-    delete_files_created_by_app(page, -1)
-    for icon in icons:
-        assert urllib.request.urlopen(f"{address}gradio_api/file={icon}").status == 200
+    list(run_frames(page, asked(page)))
+    assert list(run_frames(page, asked(page, session="you", follow=True))) == []
+    assert warned == [f"This cannot run: {LOST}"]
+    monkeypatch.setattr(chats_module, "MOST_DIALOGUES", 1)
+    page.chats.show("you", None)
+    list(run_frames(page, asked(page, follow=True)))
+    list(run_frames(page, asked(page, session="you", follow=True)))
+    assert warned[1:] == [f"This cannot run: {LOST}", f"This cannot run: {NONE_YET}"]
 
 
-def test_a_bounded_number_of_sessions_is_held(served: tuple[gr.Blocks, str]) -> None:
-    page, address = served
-    assert page.state_session_capacity == SESSIONS <= 200
-    for number in range(3):
-        posted(address, {"fn_index": _replays(page)[0], "data": [], "session_hash": f"visitor {number}"})
-    holder = page.state_holder
-    holder.capacity = 2
-    for number in range(3):
-        holder[f"visitor {number}"]
-    assert len(holder.session_data) == 2
+def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "MOST_CACHES", 1)
+    for session in ("a", "b"):
+        list(run_frames(page, asked(page, session=session)))
+    held = [page.chats.dialogue(session) for session in ("a", "b")]
+    assert [one.chat.nbytes > 0 for one in held if one and one.chat] == [False, True]
+    *_, frames = run_frames(page, asked(page, "What is on the left?", session="a", follow=True))
+    assert kinds(frames)[-1] == "end"
 
 
-def test_hours_of_cleaning_take_nothing_that_the_page_shows_or_runs_on(served: tuple[gr.Blocks, str]) -> None:
-    """Three hours in fast-forward: runs, an upload, and whatever Gradio deletes every ten minutes."""
-    page, address = served
-
-    async def run() -> dict[str, tuple[int, ...]]:
-        async with httpx.AsyncClient(timeout=60) as client:
-            visitor = Visitor(address, client, Handlers.of((await client.get(f"{address}config")).json()))
-            return (await visitor.run("What is this?")).token_ids
-
-    first = asyncio.run(run())
-    assert first
-    for _ in range(3):
-        files = {"files": ("picture.png", b"not a picture")}
-        (uploaded,) = httpx.post(f"{address}gradio_api/upload", files=files).json()
-        delete_files_created_by_app(page, -1)
-        assert not Path(uploaded).exists()
-        document = httpx.get(address).text + json.dumps(httpx.get(f"{address}config").json())
-        named = set(re.findall(r"gradio_api/file=([^\"'?&$\\\\]+)", document)) - {""}  # $: made by the browser
-        assert named and all(httpx.get(f"{address}gradio_api/file={name}").status_code == 200 for name in named)
-        assert posted(address, {"fn_index": _replays(page)[0], "data": []})["data"]
-        assert asyncio.run(run()) == first
+# --- what visitors open ---------------------------------------------------------------------------------------------
 
 
-def _replays(page: gr.Blocks) -> list[int]:
-    """Numbers of the handlers that show an example or a lesson."""
-    buttons = {p["id"] for p in page.config["components"] if "example" in p["props"].get("elem_classes", [])}
-    return [d["id"] for d in page.config["dependencies"] if d["targets"] and d["targets"][0][0] in buttons]
+def test_recorded_races_open_by_name_and_turn_and_end_the_run_before(page: PageState) -> None:
+    handlers, number = Handlers(page), page.runs.ask("me")
+    event = SimpleNamespace(_data={"race": "4-dialogue", "turn": 0})
+    frames, path, question = handlers.opened(event, visitor())
+    race = page.races["4-dialogue"]
+    assert question == race.turns[0].prompt and path == str(race.pictures[0])
+    assert json.loads(frames[0])["turn"] == 0 and page.runs.state("me", number) == "left"
+    for odd in (None, {}, {"race": "<b>"}, {"race": ["x"], "turn": "y"}):
+        with pytest.raises(gr.Error, match="There is no recorded run"):
+            handlers.opened(SimpleNamespace(_data=odd), visitor())
+    assert set(page.races) >= {race.name for lesson in page.lessons for race in lesson.races}
 
 
-def test_a_session_keeps_no_component_twice(served: tuple[gr.Blocks, str]) -> None:
-    page, address = served
-
-    async def runs() -> str:
-        async with httpx.AsyncClient(timeout=60) as client:
-            visitor = Visitor(address, client, Handlers.of((await client.get(f"{address}config")).json()))
-            for number in range(4):
-                assert (await visitor.run(f"What? {number}")).token_ids
-            return visitor.session
-
-    session = page.app.state_holder.session_data[asyncio.run(runs())]
-    assert set(session.blocks_config.blocks) <= set(page.blocks)
-    assert set(session.config_values) <= set(page.blocks)
-
-
-def test_nobody_comes_past_the_queue(served: tuple[gr.Blocks, str]) -> None:
-    page, address = served
-    queued = [(d["id"], len(d["inputs"])) for d in page.config["dependencies"] if d["queue"] and d["backend_fn"]]
-    assert queued
-    for number, values in queued:
-        with pytest.raises(HTTPError, match="404"):
-            posted(address, {"fn_index": number, "data": [None] * values})
-    assert posted(address, {"fn_index": _replays(page)[0], "data": []})["data"]
+def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
+    page: PageState, warned: list[str], tmp_path: Path
+) -> None:
+    handlers = Handlers(page)
+    good, bad = tmp_path / "photo.png", tmp_path / "bad.png"
+    Image.new("RGB", (64, 48), "red").save(good)
+    bad.write_bytes(b"no picture")
+    frames, path, question = handlers.uploaded(str(good), "What is this?", visitor())
+    run = json.loads(frames[0])
+    assert (len(frames), path, question) == (1, str(good), "What is this?")
+    assert run["picture"].startswith("data:image/jpeg") and "nonsense" in run["waits"]
+    assert all(isinstance(one, dict) for one in handlers.uploaded(str(bad), "", visitor()))
+    assert warned[-1].startswith("This file cannot be used: ")
+    race = tmp_path / "race.json"
+    race.write_text(ASSETS.joinpath("examples", "3-count.json").read_text())
+    frames, path, question = handlers.uploaded(str(race), "", visitor())
+    assert json.loads(frames[0])["source"] == "from race.json" and path is None
+    small = Handlers(replace(page, limits=Limits(upload_bytes=10)))
+    small.uploaded(str(good), "", visitor())
+    assert "at most 10 are read: make it smaller" in warned[-1]
 
 
-def test_an_upload_is_decoded_once_and_kept_small(tmp_path: Path) -> None:
-    file, orientation = tmp_path / "photo.jpg", Image.Exif()
-    orientation[ExifTags.Base.Orientation] = 6
-    Image.new("RGB", (4000, 3000), "red").save(file, exif=orientation)
-    picture, address, notice = read_upload([str(file)])
-    assert notice == "" and address == address_of(picture) and picture.preview().size == (1008, 1344)
-    file.unlink()
-    assert picture.open() is picture.preview()
-    assert hash(picture) != hash(Picture(upload=picture.open())), "Gradio tells states apart by their hash"
+def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
+    frames, path, _ = Handlers(page).new_scene(visitor())
+    assert Path(path).parent.name == "scenes" and json.loads(frames[0])["lanes"] == []
 
 
-@pytest.mark.parametrize("path", [None, "/none.png", __file__])
-def test_what_is_no_upload_changes_nothing(
-    path: str | None, site: AppState, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
-    *parts, notice = read_upload(path and [path])
-    assert all(part == gr.skip() for part in parts) and said(notice).startswith("This picture cannot be used: ")
-    *parts, notice = open_race_file(site, path, "me")
-    assert all(part == gr.skip() for part in parts) and said(notice).startswith("This file cannot be opened: ")
-    assert path or (said(notice).endswith(": no file came") and not caplog.records)
+def test_which_words_needed_the_picture_is_measured_of_a_run_here(page: PageState, warned: list[str]) -> None:
+    handlers = Handlers(page)
+    assert list(handlers.needed(visitor())) == [] and "it is measured of the first question" in warned[-1]
+    list(run_frames(page, asked(page)))
+    *_, frames = handlers.needed(visitor())
+    assert kinds(frames)[-1] == "grounding" and kinds(frames)[-2] == "end"
 
 
-def test_a_question_about_several_uploaded_files_is_about_all_of_them(served: tuple[gr.Blocks, str]) -> None:
-    _, address = served
-    config = httpx.get(f"{address}config").json()
-    button = next(part["id"] for part in config["components"] if part["props"].get("elem_id") == "upload")
-    calls = [one for one in config["dependencies"] if one["backend_fn"]]
-    handler = next(one["id"] for one in calls if [button, "upload"] in one["targets"])
-    files = []
-    for size, colour in (((40, 30), "red"), ((20, 50), "green")):
-        data = io.BytesIO()
-        Image.new("RGB", size, colour).save(data, "PNG")
-        files.append(("files", (f"{colour}.png", data.getvalue())))
-    paths = httpx.post(f"{address}gradio_api/upload", files=files).json()
-
-    async def asked() -> tuple[Any, VisitorRun]:
-        async with httpx.AsyncClient(timeout=30) as client:
-            visitor = Visitor(address, client, Handlers.of(config))
-            given = [[{"path": path, "meta": {"_type": "gradio.FileData"}} for path in paths]]
-            body = {"session_hash": visitor.session, "fn_index": handler, "data": given}
-            changed = (await client.post(f"{address}gradio_api/run/predict", json=body)).json()["data"]
-            return changed, await visitor.run("What is different?", picture=changed[0])
-
-    (_, shown, notice), run = asyncio.run(asked())
-    assert shown.startswith("data:image/jpeg;base64,") and said(notice).startswith("The models see these 2")
-    assert run.race is not None and run.race["image"] == "40 x 30 pixels, 20 x 50 pixels"
+# --- settings -------------------------------------------------------------------------------------------------------
 
 
-# --- shown again ----------------------------------------------------------------------------------------------------
+def test_controls_make_the_configuration_and_bounds_are_named() -> None:
+    assert read_settings(default_settings(), Limits()) == DecodingConfig()
+    values = dict(zip(FIELDS, default_settings(), strict=True))
+    typed = make_config(values | {"rule": "fixed", "branching": "2, 2, 1", "depth": 3.0}, Limits())
+    assert typed.branching == (2, 2, 1) and typed.depth == 3
+    with pytest.raises(ValueError, match="nodes is 20, and at most 8 are allowed here"):
+        make_config(values, Limits(nodes=8))
+    for card in CARDS:
+        assert make_config(values | dict(card.changes), Limits())
+    assert read_draft("draft: EagleVLM") == "EagleVLM" and read_draft("model") is None
+    assert make_config(values | {"drafter": "draft: EagleVLM"}, Limits()).drafter == "model"
 
 
-def test_a_race_is_drawn_once_however_often_it_is_shown(site: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    frames = replays_module.race_frames
-    monkeypatch.setattr(replays_module, "race_frames", lambda *given: drawn.append("") or frames(*given))
-    replays = RaceReplays(lambda *given: race_values(site, *given))
-    race, lesson = site.recorded[0], site.lessons[0]
-    first, again = replays.show(race), replays.show(race)
-    assert len(drawn) == 1 and first[:-1] == again[:-1] and first[-1][1:] == again[-1][1:]
-    runs = [json.loads(made[-1][0]) for made in (first, again)]
-    assert runs[0] | {"id": ""} == runs[1] | {"id": ""}
-    assert runs[0]["id"] != runs[1]["id"], "the player would take it for the run that it shows"
-    others = replays.show(race, 2), replays.show(race, 2, lesson.words), replays.show(site.recorded[1])
-    assert len(drawn) == 4 and len({tuple(made[-1][1:]) for made in (first, *others)}) == 3
-    assert [json.loads(made[-1][0])["lesson"] for made in others] == [None, lesson.words, None]
-    assert json.loads(others[0][-1][-1])["show"] == 2
+# --- Measure --------------------------------------------------------------------------------------------------------
 
 
-def test_a_bounded_number_of_shown_races_is_held(site: AppState) -> None:
-    made: list[int | None] = []
-
-    def make(race: Any, step: int | None, lesson: Any, turn: Any) -> tuple[Any, ...]:
-        made.append(step)
-        return (['{"kind": "run"}'],)
-
-    replays = RaceReplays(make)
-    for step in range(3 * MAX_REPLAYS):
-        replays.show(site.recorded[0], step)
-        assert len(replays._made) <= MAX_REPLAYS
-    assert made == list(range(3 * MAX_REPLAYS))
-
-
-def test_a_link_shows_its_step(site: AppState) -> None:
-    replays, query = RaceReplays(lambda *given: race_values(site, *given)), {"example": "race-1", "step": "3"}
-    link = follow_link(query, site.recorded)
-    assert link is not None
-    *_, frames, notice = follow_address(site, replays, query)
-    assert notice == "" and json.loads(frames[-1])["show"] == link.show == 2
+def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
+    prompts = questions("2 scenes", None, "", page)
+    asked_for = Comparison("Rules", "depth", replace(SHORT, rule="chain"), None, None)
+    rows = [found for found in compared(page, asked_for, prompts) if found is not None][-1]
+    assert {row.name for row in rows} >= {"entropy", "chain", "topk", "fixed", "sequoia"}
+    for row in rows:
+        assert len(row.runs) == len(row.alone) == 2
+        assert all(a.token_ids == b.token_ids for a, b in zip(row.alone, row.runs, strict=True))
+        passes = sum(len(run.steps) for run in row.runs)
+        tokens = sum(len(run.token_ids) - 1 for run in row.runs)
+        assert row.cells()[1] == f"{tokens / passes:.1f}" and row.cells()[-1] == "2 of 2"
+    fastest = max(rows, key=lambda row: row.speed()[0])
+    words = comparison_words(rows, 3)
+    assert f"by the clock {fastest.name} is ahead, {fastest.speed()[0]:.2f} times as fast" in words
+    assert words.endswith(f"The tokens were the same in {2 * len(rows)} of {2 * len(rows)} runs, on 2 of 3 scenes.")
+    with pytest.raises(ValueError, match="the last run had these very settings"):
+        list(compared(page, replace(asked_for, kind="Against the last run"), questions("1 scenes", None, "", page)))
 
 
-# --- what is refused, in words --------------------------------------------------------------------------------------
+def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
+    race = synthetic_recorded(tmp_path, 1)[0]
+    about, reach, _, doubt, _, rows = run_views(race_frames(race))
+    drafted = sum(step.tree.drafted for step in race.lead.steps)
+    assert f"{drafted} guesses" in reach and doubt.startswith("Sure (up to 0.3 nats)") and "Describe" in about
+    nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
+    assert len(rows) == nodes
+    assert run_views([])[1] == "" and run_views(race_frames(Recorded("r", None, race.target_only, None)))[1] == ""
+    assert Row("x", [race.lead], [race.target_only]).cells()[0] == "x"
 
 
-def test_a_question_of_any_length_is_neither_kept_nor_run(site: AppState) -> None:
-    question = shorten_question("why? " * 1_000_000)
-    assert len(question) == MAX_PROMPT_CHARACTERS + 1 and shorten_question(None) == ""
-    refused = "This cannot run: the question has more than 20,000 characters: shorten it"
-    for kind in (race_kind(site), experiment_kind(AppState(FakeBackend, lab=FakeLab), EXPERIMENTS[0])):
-        requests = RunRequests()
-        requests.request(("me", kind.name), RunRequest(scene(), question, {}))
-        ((value, notice),) = run_updates(requests, kind, ("me", kind.name))
-        assert value is None and said(notice) == refused
-        requests.request(("me", kind.name), RunRequest(scene(), "w" * MAX_PROMPT_CHARACTERS, {}))
-        assert len(list(run_updates(requests, kind, ("me", kind.name)))) > 1
+# --- health and ZeroGPU ---------------------------------------------------------------------------------------------
 
 
-def test_no_picture_is_sent_where_none_was_chosen_or_the_model_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Any] = []
-    race = FakeBackend.race
-    monkeypatch.setattr(FakeBackend, "race", lambda *asked: shown.append(asked[1]) or race(*asked))
-    for sees, picture in ((True, NoPicture()), (False, scene(3)), (True, scene(3))):
-        requests, kind = RunRequests(), race_kind(AppState(lambda sees=sees: FakeBackend(sees=sees)))
-        requests.request(("me", kind.name), RunRequest(picture, "What?", {}))
-        *_, (frames, _) = run_updates(requests, kind, ("me", kind.name))
-        assert json.loads(frames[-1])["ending"] == "finished"
-    blank, blind, seen = shown
-    assert blank == blind == () and seen.size == scene(3).open().size
+def test_health_says_what_runs_and_that_nothing_can(page: PageState) -> None:
+    page.loading.result()
+    assert health(page.loading).status_code == 200 and b"ready" in bytes(health(page.loading).body)
+    broken = PageState(lambda: (_ for _ in ()).throw(ValueError("no weights")))
+    assert broken.loading.exception()
+    assert health(broken.loading).status_code == 503
 
 
-# --- the chip -------------------------------------------------------------------------------------------------------
+def test_a_lent_gpu_races_by_itself_and_is_asked_for_as_long_as_it_takes(page: PageState, pair: Pair) -> None:
+    asked_for: list[Any] = []
 
+    def gpu(duration: Any) -> Any:
+        asked_for.append(duration)
+        return lambda function: function
 
-def test_the_chip_answers_at_once_and_beside_the_queue(tmp_path: Path) -> None:
-    loaded = Event()
-
-    def backend() -> FakeBackend:
-        assert loaded.wait(60)
-        return FakeBackend()
-
-    page = build_page(AppState(backend, synthetic_recorded(tmp_path)))
-    parts = {part["id"]: part for part in page.config["components"]}
-    chips = [i for i, part in parts.items() if part["props"].get("elem_id") == "running"]
-    fills = [d for d in page.config["dependencies"] if d["outputs"][:1] == chips]
-    assert [d["targets"][0][1] for d in fills] == ["load", "tick"] and not any(d["queue"] for d in fills)
-    timer = parts[fills[0]["outputs"][1]]
-    assert timer["type"] == "timer" and not timer["props"]["active"]
-    look = page.fns[fills[0]["id"]].fn
-    assert look is not None
-    value, again = look()
-    assert value == gr.skip() and again.active
-    loaded.set()
-    deadline = time.monotonic() + 30
-    while look()[1].active:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    value, again = look()
-    assert json.loads(value)["state"] == "ready" and not again.active
+    lent = replace(page, lent=lent_race(pair, gpu, 10**6))
+    longer = replace(asked(lent), config=DecodingConfig(max_new_tokens=400))  # half a minute is granted
+    *_, frames = run_frames(lent, longer)
+    assert "end" in kinds(frames) and asked_for == [granted]
+    assert granted(None, "?", SHORT) == 7 and granted(None, "?", DecodingConfig(max_new_tokens=4000)) == 60

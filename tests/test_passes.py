@@ -32,20 +32,19 @@ from benchmarks.identity import DRAFTERS, FORMATS, Runner, cases
 from specllava.chat import Chat
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import RULES, DecodingConfig
-from specllava.question import Question
-from specllava.trace import Prefill, StepTrace
 from specllava.engine import cuda_graphs, kv_cache
 from specllava.engine.cuda_graphs import WINDOW, CudaGraphs, GraphRunner, StaticInputs, bucket_of, window_of
 from specllava.engine.decoders import Batch, prompt_entries, unpaddable
 from specllava.engine.engine import Engine
 from specllava.engine.pool import EXACT_ROWS, EnginePool, EnginePools, KVCaches
-from specllava.lab import Lab
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.models.options import PassesName
 from specllava.pair import Pair
 from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane
+from specllava.trace import Prefill, StepTrace
 from specllava.tree import DraftTree
+from specllava.variants import race_variants, sweep_variants
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
@@ -179,14 +178,14 @@ def test_trees_and_tokens_are_those_of_eager_passes(
     for config in (replace(SHORT, rule=rule), replace(SHORT, **DRAWN, seed=1)):
         wanted, counted = [], []
         with tokens_read(pair.draft) as read:
-            for event in pair.race_lanes([Lane.of(config, prompt)]):
+            for event in pair.race([Lane.of(config, prompt)]):
                 if isinstance(event.item, StepTrace):
                     counted.append(tuple(read))
                     wanted.append((event.item.tree.tokens, event.item.emitted, event.draft_pass_tokens))
                 read.clear()
         assert [passes for *_, passes in wanted] == counted and max(map(len, counted)) > 1
         for other in others:
-            _, *steps = other.race_lanes([Lane.of(config, prompt)])
+            _, *steps = other.race([Lane.of(config, prompt)])
             assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
 
 
@@ -202,13 +201,11 @@ def test_a_dialogue_that_outgrows_its_slots_goes_on(monkeypatch: pytest.MonkeyPa
     assert answers[0] == answers[1]
 
 
-def test_comparisons_and_sweeps_run_the_passes_of_their_pair(monkeypatch: pytest.MonkeyPatch):
+def test_sweeps_run_the_passes_of_their_pair(monkeypatch: pytest.MonkeyPatch):
     cuda, pairs = FakeCuda(monkeypatch), [pair_named("eagle3"), models.pair("mixed")]
     for pair in pairs[:: 1 if ALL else 2]:
-        lab, before = Lab(captured(pair)), cuda.replays
-        *_, result = lab.compare([Question("What is this?", models.picture(0))], 1, SHORT, replace(SHORT, rule="chain"))
-        *_, sweep = lab.sweep(models.picture(0), "What is this?", "depth", SHORT)
-        assert result.rows[0].sameness.identical and sweep.points and cuda.replays - before > 20
+        variants, before = sweep_variants(captured(pair), SHORT, "depth"), cuda.replays
+        assert list(race_variants(variants, models.picture(0), "What is this?")) and cuda.replays - before > 20
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -411,7 +408,7 @@ def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(rule: str, monkeyp
                 request = one.request(Lane.of(replace(config, drafter=drafter), prompt))
                 *_, _ = models.stream(request)
                 assert tuple(request.emitted) == models.expected(0, 0, models.LONGEST)
-                lanes.append(kinds[request._engine.runner])
+                lanes.append(kinds[request.engine.runner])
                 kinds.clear()
         assert (lanes[0] == lanes[1] and len(lanes[0]) == 1) == same == (max(widths, default=0) > 1)
 
@@ -445,7 +442,7 @@ def decode_exactly(pair: Pair, prompt: Any, config: DecodingConfig) -> tuple[lis
     """Tokens of a lane, keys and values of its target, and its passes."""
     request = pair.request(Lane.of(config, prompt), record=False)
     steps = len(list(models.stream(request))) - 1
-    return request.emitted, request._engine.cache.slabs[0].clone(), steps
+    return request.emitted, request.engine.cache.slabs[0].clone(), steps
 
 
 def test_an_exact_dialogue_reads_its_prompts_anew_and_both_lanes_agree():
@@ -543,7 +540,7 @@ def test_captures_here_refuse_what_no_graph_can_do(reading: str, monkeypatch: py
 def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:
     """Captures of a race before the first step of each lane, and after; none is on a lane's clock."""
     before, after, first = 0, 0, pair.engines.graphs.captured
-    for event in pair.race_lanes(Lane.of(config, models.prompt(0)).with_target_only()):
+    for event in pair.race(Lane.of(config, models.prompt(0)).with_target_only()):
         captures = pair.engines.graphs.captured - first - before - after
         before, after = (before + captures, after) if isinstance(event.item, Prefill) else (before, after + captures)
         assert event.clock < 1800, "a capture was on the clock"
@@ -562,17 +559,34 @@ def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: 
         assert before > 5 and after == 0
 
 
+@pytest.mark.parametrize(("per_row", "nodes"), [(0.0, 60), (0.004, 40), (0.008, 20), (0.5, 20)])
+def test_trees_on_a_gpu_are_as_large_as_passes_stay_cheap(per_row: float, nodes: int, monkeypatch: pytest.MonkeyPatch):
+    """By arithmetic: a pass over n rows takes 1 + n x ``per_row`` seconds, and 1.2 times one row's is affordable."""
+    FakeCuda(monkeypatch)
+    pair, clock, forward = captured(models.pair("mixed")), [0.0], Engine.forward
+    vars(pair)["device"] = torch.device("cuda")
+
+    def timed(self: Engine, batch: Batch, reduction: Any = None) -> Any:
+        clock[0] += 1 + per_row * len(batch.tokens)
+        return forward(self, batch, reduction)
+
+    monkeypatch.setattr(Engine, "forward", timed)
+    monkeypatch.setattr("specllava.pair.now", lambda device: clock[0])
+    assert pair.warm_up().nodes == nodes and pair.nodes is None
+
+
 def test_all_that_races_run_is_captured_at_load(monkeypatch: pytest.MonkeyPatch):
     """Lanes do not swap engines, so that each engine has captured what its lane needs."""
     FakeCuda(monkeypatch)
     pair = captured(models.pair("mixed"))
+    vars(pair)["device"] = torch.device("cuda")
     pair.warm_up()
     first = pair.engines.graphs.captured
     for _ in range(4):
         gc.collect()  # caches give back their engines
         assert captures_of_a_race(pair, replace(SHORT, max_new_tokens=24)) == (0, 0) and first > 10
         gc.collect()
-        assert sorted(engine.widest for engine in pair.engines.target._free[()]) == [1, 10]
+        assert sorted(engine.widest for engine in pair.engines.target._free[()]) == [1, 61]  # the widest that is tried
 
 
 @pytest.mark.parametrize("fault", ["replays", "captures", "later captures"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from transformers.image_transforms import convert_to_rgb
 
 from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, is_animated, open_image, open_media, read_size
 from specllava.pair import Pair
-from visual.page.uploads import read_upload
 
 Pixels = npt.NDArray[Any]
 SIZES = (1, 1), (20, 1), (33, 41)
@@ -60,36 +57,15 @@ def noise(mode: str, size: tuple[int, int] = (33, 41)) -> Image.Image:
 # ------------------------------------------------------------------------------------------- modes of Pillow
 
 BY_TRANSFORMERS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
-BY_ARITHMETIC: dict[str, Callable[[Image.Image], Pixels]] = {
-    "La": lambda picture: rgb_of(255 - np.asarray(picture)[..., 1] + np.asarray(picture)[..., 0]),
-    "RGBa": lambda picture: 255 - np.asarray(picture)[..., 3:] + np.asarray(picture)[..., :3],
-    "I;16": lambda picture: rescaled(np.frombuffer(picture.tobytes(), "<u2").reshape(picture.size[::-1]), 65535),
-    "I;16B": lambda picture: rescaled(np.frombuffer(picture.tobytes(), ">u2").reshape(picture.size[::-1]), 65535),
-    "F": lambda picture: rescaled(np.asarray(picture), 1),
-    "I": lambda picture: rescaled(np.asarray(picture), 2**31 - 1),
-}
-BY_ARITHMETIC |= {"I;16L": BY_ARITHMETIC["I;16"], "I;16N": BY_ARITHMETIC["I;16"]}
 
 
-def drawn(mode: str, size: tuple[int, int]) -> Image.Image:
-    if mode in ("La", "RGBa"):  # no colour is above its alpha
-        return noise("LA" if mode == "La" else "RGBA", size).convert(mode)
-    shape = size[::-1]
-    if mode in "FI":
-        values = RNG.random(shape) if mode == "F" else RNG.integers(2**16, 2**31, shape)
-        return Image.fromarray(values.astype("f4" if mode == "F" else "i4"))
-    return noise(mode, size)
-
-
-@pytest.mark.parametrize("mode", sorted(Image.MODES))
-def test_every_mode_of_pillow_is_read_as_transformers_or_its_specification_has_it(tiny: Pair, mode: str) -> None:
+@pytest.mark.parametrize("mode", BY_TRANSFORMERS)
+def test_modes_of_pillow_are_read_as_transformers_reads_them(tiny: Pair, mode: str) -> None:
     for size in SIZES:
-        picture = drawn(mode, size)
+        picture = noise(mode, size)
         before = picture.tobytes()
-        expected = by_transformers(picture) if mode in BY_TRANSFORMERS else BY_ARITHMETIC[mode](picture)
         seen = open_image(picture)
-        apart = np.abs(np.asarray(seen).astype(int) - expected)
-        assert seen.mode == "RGB" and apart.max() <= (mode not in BY_TRANSFORMERS), mode
+        assert seen.mode == "RGB" and np.array_equal(np.asarray(seen), by_transformers(picture))
         assert picture.tobytes() == before and picture.mode == mode
         assert tiny.prompt(picture, "What?").image_sizes == (size,)
 
@@ -138,15 +114,7 @@ FILES: dict[str, tuple[bytes, Pixels | None]] = {  # without pixels transformers
     "palette-one.png": (encoded(noise("P"), "PNG", transparency=3), None),
     "palette-alpha.png": (encoded(noise("P"), "PNG", transparency=bytes(range(256))), None),
     "grey.png": (png(8, 0, b"\7\x0b\7", b"\0\7", 3), rgb_of(np.array([[255, 11, 255]]))),
-    "grey-1.png": (png(1, 0, b"\x50", b"\0\0", 4), rgb_of(np.full((1, 4), 255))),
-    "grey-2.png": (png(2, 0, b"\x1b", b"\0\1", 4), rgb_of(np.array([[0, 255, 170, 255]]))),
-    "grey-4.png": (png(4, 0, b"\x5a", b"\0\5", 2), rgb_of(np.array([[255, 170]]))),
-    "grey-16.png": (png(16, 0, SHORTS.pack(4660, 4661), b"\x12\x34", 2), rgb_of(np.array([[255, 18]]))),
     "colour.png": (png(8, 2, bytes(range(6)), b"\0\0\0\1\0\2", 2), np.array([[[255] * 3, [3, 4, 5]]])),
-    "colour-16.png": (
-        png(16, 2, SHORTS.pack(4660, 1) * 3, SHORTS.pack(4660, 1) + b"\x12\x34", 2),
-        np.array([[[255] * 3, [0, 18, 0]]]),
-    ),
     "ramp-16.png": (encoded(Image.fromarray(DEEP.astype(np.uint16)), "PNG"), rescaled(DEEP, 65535)),
     "alpha.webp": (encoded(noise("RGBA"), "WEBP", lossless=True, exact=True), None),
     "lossy.webp": (encoded(noise("RGBA"), "WEBP", exif=turned()), None),
@@ -184,8 +152,6 @@ def test_a_file_shows_what_transformers_reads_of_it_however_it_is_given(tiny: Pa
             assert torch.equal(prompt.image_inputs["pixel_values"].float(), asked.float())
     assert read_size(file) == expected.shape[:2]
     assert is_animated(file) == name.startswith("frames")
-    said = json.loads(read_upload([str(file)])[2] or "{}").get("text", "")
-    assert said == (f"{name} is animated: the models see its first frame." if name.startswith("frames") else "")
 
 
 @pytest.mark.parametrize("progressive", [False, True])
@@ -221,14 +187,6 @@ ARRAYS: dict[str, tuple[Any, Pixels]] = {
     "grey and alpha": (BYTES[..., 2:], by_transformers(Image.fromarray(BYTES[..., 2:]))),
     "colours": (BYTES[..., :3], BYTES[..., :3]),
     "colours and alpha": (BYTES, by_transformers(Image.fromarray(BYTES))),
-    "colours first": (BYTES[..., :3].transpose(2, 0, 1), BYTES[..., :3]),
-    "a tensor": (torch.from_numpy(BYTES).permute(2, 0, 1), by_transformers(Image.fromarray(BYTES))),
-    "long integers": (BYTES[..., :3].astype(np.int64), BYTES[..., :3]),
-    "shorts": (DEEP.astype(np.uint16), rescaled(DEEP, 65535)),
-    "integers of 16 bits": (DEEP, rescaled(DEEP, 65535)),
-    "integers of 31 bits": (DEEP * 2**15, rescaled(DEEP * 2**15, 2**31 - 1)),
-    "true and false": (DEEP > 9999, rescaled(DEEP > 9999, 1)),
-    "floats": (DEEP / 65535, rescaled(DEEP / 65535, 1)),
     "every other": (BYTES[::-2, ::2, :3], BYTES[::-2, ::2, :3]),
 }
 
@@ -244,8 +202,7 @@ def test_an_array_is_a_picture(name: str) -> None:
 TEXT = PngImagePlugin.PngInfo()
 TEXT.add_text("Comment", "x" * 3_000_000, zip=True)
 NO_PICTURE = "the image is not a readable image: use one of PNG, JPEG"
-NUMBERS = "numbers for height, width and 1 to 4 channels are read"
-RANGE = "integers are read from 0 (black), floats from 0 to 1 (white): scale them"
+NUMBERS = "bytes (uint8) for height, width and 1 to 4 channels are read"
 ADDRESSES = (
     "https://example.org/a.png", "http://[::1", "file:///etc/a.png", "ftp://x/a", "s3://x/a", "data:image/png;base64,",
 )  # fmt: skip
@@ -270,20 +227,13 @@ ADDRESSES = (
         (encoded(noise("RGB"), "PNG", pnginfo=TEXT), "the image cannot be read as an image: Decompressed data too"),
         (claiming(4_001, 4_000), "the image has 4001 x 4000 pixels: at least 1 and at most 16,000,000 in all are read"),
         (claiming(7_000, 7_000), "the image has 7000 x 7000 pixels: at least 1 and at most 16,000,000 in all are read"),
-        (claiming(10**5, 10**5), "the image has 10,000,000,000 pixels: at most 16,000,000 in all are read"),
-        (claiming(2**31 - 1, 2**31 - 1), f"the image has {(2**31 - 1) ** 2:,} pixels: at most 16,000,000 in all are"),
+        (claiming(10**5, 10**5), "the image has far too many pixels: at most 16,000,000 in all are read"),
         *((narrow, f"the image has {size[0]} x {size[1]} pixels: one side may be 20 times the other")
           for size in ((1, 21), (21, 1), (4, 900)) for narrow in (Image.new("RGB", size), claiming(*size))),
         (np.zeros(9), f"the image is an array of float64 with the shape (9,): {NUMBERS}"),
         (np.zeros((0, 9)), f"the image is an array of float64 with the shape (0, 9): {NUMBERS}"),
-        (np.zeros((8, 8, 5)), f"the image is an array of float64 with the shape (8, 8, 5): {NUMBERS}"),
-        (np.zeros((2, 8, 8, 3)), f"the image is an array of float64 with the shape (2, 8, 8, 3): {NUMBERS}"),
+        (np.zeros((8, 8, 5), np.uint8), f"the image is an array of uint8 with the shape (8, 8, 5): {NUMBERS}"),
         (np.array([["a"]]), f"the image is an array of <U1 with the shape (1, 1): {NUMBERS}"),
-        (np.full((9, 9), -1), f"the image has samples from -1 to -1: {RANGE}"),
-        (np.full((9, 9), 255.0), f"the image has samples from 255 to 255: {RANGE}"),
-        (np.full((9, 9), np.nan), f"the image has samples from nan to nan: {RANGE}"),
-        (np.full((9, 9), 2**31), f"the image has samples from 2.14748e+09 to 2.14748e+09: {RANGE}"),
-        (Image.new("F", (9, 9), 3.5), f"the image has samples from 3.5 to 3.5: {RANGE}"),
     ],
 )  # fmt: skip
 def test_what_is_no_picture_is_refused_in_one_line(source: Any, line: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Presets of published drafts: one name loads both models, the draft in the format that the preset knows."""
+"""Presets: one name loads both models in the format that it knows; sizes and places are those of published models."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import checkpoints, feature_checkpoints
-from support.families import write_checkpoint
-from support.family_configs import Layout
-from support.feature_checkpoints import LAYOUTS
-from test_bad_input import complaint
-from test_draft_export import HIDDEN, LAYERS
+from support import checkpoints, formats, published
+from support.families import Layout, write_checkpoint, write_text_model
+from support.refusals import complaint
 
-from specllava.cli.comparison import SideOptions, load_sides
+from specllava.cli.commands import listing, markdown_table
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
+from specllava.models import memory
+from specllava.models.drafts.draft_vlm import save
+from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
+from specllava.models.memory import ENOUGH, estimate, free_bytes
 from specllava.models.options import DraftReading
-from specllava.models.drafts.eagle import FeatureDraft
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
 
-GUIDE = Path(__file__).resolve().parents[1] / "docs" / "llava.md"
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
 RELATIVES = tuple(name for name, preset in presets().items() if preset.measured == NO_FIGURES)
+HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
 
@@ -37,8 +38,8 @@ SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hub's cache with a target, and drafts for it in EAGLE's layout, one of them pickled as MSD's is."""
     root = tmp_path_factory.mktemp("hub")
-    target = checkpoints.write_llava(root / "target", layers=LAYERS, hidden=HIDDEN)
-    draft = feature_checkpoints.write_draft(root / "eagle", LAYOUTS["eagle"])
+    target = formats.write_target(root / "target")
+    draft = formats.write_draft(root / "eagle", formats.LAYOUTS["eagle"])
     pickled = Path(shutil.copytree(draft, root / "msd"))
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
@@ -49,10 +50,12 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _store(cache: Path, name: str, source: Path) -> None:
-    place = cache / f"models--{name.replace('/', '--')}"
+    repository, _, branch = name.partition("@")
+    place = cache / f"models--{repository.replace('/', '--')}"
     shutil.copytree(source, place / "snapshots" / "abc123", dirs_exist_ok=True)
-    (place / "refs").mkdir(exist_ok=True)
-    (place / "refs" / "main").write_text("abc123")
+    reference = place / "refs" / (branch or "main")
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    reference.write_text("abc123")
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +71,7 @@ def kind(pair: Pair) -> str:
 
 def test_a_preset_loads_its_draft_in_its_format_and_answers_as_the_target_does() -> None:
     told: list[str] = []
-    pair = Pair.from_preset(MSD, dtype="float32", device="cpu", tell=told.append)
+    pair = Pair.from_preset(MSD, dtype="float32", device="cpu", notify=told.append)
     assert (pair.name, pair.draft_name, kind(pair)) == (MSD, "MSD-LLaVA1.5-7B", "msd")
     assert "pytorch_model.bin" in told[-1]
     for number in range(3):
@@ -100,14 +103,17 @@ def test_what_a_preset_knows_is_of_its_own_draft_and_of_no_other(draft, asked, e
     assert Preset("target", "own", reading=DraftReading("msd", (0, 1, 2))).chosen(draft, asked) == expected
 
 
-def test_two_presets_of_one_target_load_it_once_and_each_its_own_format() -> None:
-    """A comparison of drafts handed the format of neither side on."""
-    sides = [SideOptions(PairOptions(preset=name, device="cpu"), SHORT) for name in (EAGLE, MSD)]
-    one, other = (side.pair for side in load_sides(*sides))
-    assert one.target is other.target and (kind(one), kind(other)) == ("eagle", "msd")
-    plain = SideOptions(PairOptions(preset=MSD, device="cpu", draft_format="eagle"), SHORT)
-    one, other = (side.pair for side in load_sides(sides[1], plain))
-    assert one.target is other.target and (kind(one), kind(other)) == ("msd", "eagle")
+# ----------------------------------------------------------------------------------------------- what is named
+
+
+def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones() -> None:
+    ours = {"toy", "toy-before", "toy-eagle", "toy-eagle-compressed"}
+    assert {name for name, preset in presets().items() if preset.shipped and not preset.fetched} == ours
+    line = complaint(lambda: Pair.from_preset("smolvlm"))
+    near, rest = line.removeprefix("unknown preset 'smolvlm': ").split(" or ")
+    assert set(near.split(", ")) <= set(presets()) and "smolvlm2-2.2b-256m" in near
+    assert rest == f"another of the {len(presets())} that specllava presets lists"
+    assert "toy, " in complaint(lambda: Pair.from_preset("?"))
 
 
 def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:
@@ -120,16 +126,6 @@ def test_published_drafts_are_named_with_their_target_and_who_measured_them() ->
         assert preset.reading.draft_format == (kind if kind in ("msd", "vispec") else None)
         assert str(preset.target).split("/")[1].lower().startswith(of.replace("1.6", "v1.6"))
         assert publisher is None or name.removesuffix(publisher) in published
-
-
-def test_a_small_model_of_a_family_is_named_with_a_large_one() -> None:
-    for name in RELATIVES:
-        preset = presets()[name]
-        target, draft = (str(one).split("/")[1].lower() for one in (preset.target, preset.draft))
-        large, small = name.rsplit("-", 1)
-        assert large.split("-")[-1] in target and small in draft and large.split("-")[0] in target.replace("llava-", "")
-        assert not preset.reading.options and not preset.tree
-        assert preset.licence and preset.measured == "no figures are known"
 
 
 def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
@@ -155,6 +151,20 @@ def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: P
     assert traces["speculative"].token_ids == traces["target-only"].token_ids
 
 
+def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(stored: Path, tmp_path: Path) -> None:
+    """Vicuna's safetensors are in a revision; other branches of its repository have none."""
+    preset = presets()["vicuna-7b-v1.3-eagle"]
+    assert str(preset.target) == "lmsys/vicuna-7b-v1.3@refs/pr/4"
+    target = write_text_model(tmp_path / "phi3", "phi3")
+    save(fresh_feature_draft(Pair.load(target, device="cpu").target, "eagle"), None, tmp_path / "eagle")
+    _store(stored / "cache", str(preset.target), target)
+    _store(stored / "cache", str(preset.draft), tmp_path / "eagle")
+    pair = Pair.from_preset("vicuna-7b-v1.3-eagle", device="cpu", dtype="float64")
+    assert (pair.target_name, pair.draft_vision) == ("vicuna-7b-v1.3", "states")
+    traces = pair.compare(None, "What is there?", SHORT)
+    assert traces["speculative"].token_ids == traces["target-only"].token_ids
+
+
 def test_what_is_not_downloaded_costs_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     checkpoints.picture(1).save(tmp_path / "picture.png")
     command = ["generate", "--preset", NEXT, "--image", str(tmp_path / "picture.png"), "--prompt", "What?"]
@@ -167,10 +177,55 @@ def test_the_guide_opens_with_three_commands_that_make_a_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Installation apart, which other tests resolve, and the page, which would be served until somebody stops it."""
-    install, race, view = re.findall(r"```bash\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)[0].splitlines()
+    section = GUIDE.read_text(encoding="utf-8").split("### LLaVA-1.5-7B with a published draft")[1].split("\n#")[0]
+    install, race, view = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)[0].splitlines()
     assert install == "pip install -r requirements.txt" and view == "python -m specllava trace view race.json"
     monkeypatch.chdir(tmp_path)
     checkpoints.picture(1).save(tmp_path / "photo.jpg")
     assert main([*shlex.split(race)[3:], "--max-new-tokens", "8"]) == 0
     assert "identical" in capsys.readouterr().out and read_recorded(tmp_path / "race.json").speculative
-    assert "**Untried:**" in GUIDE.read_text(encoding="utf-8").split("# From nothing")[0]
+    assert "**Untried:**" in section
+
+
+# ----------------------------------------------------------------------------------------------- published sizes
+
+GB = 10**9
+# Bytes of a weight in the files, where that is not 2, and of copies of the target's embeddings in a draft's.
+STORED = {"HuggingFaceTB/SmolVLM2-256M-Video-Instruct": 4, "HuggingFaceTB/SmolVLM2-2.2B-Instruct": 4}
+COPIED = {"eagle", "msd", "vispec"}
+
+
+def test_a_presets_sizes_are_those_of_models_that_are_built_as_they_are_published() -> None:
+    models = published.models() | published.drafts()
+    for name, preset in HUB.items():
+        draft = None if preset.draft is None else models[str(preset.draft)]
+        counted = estimate(models[str(preset.target)], draft, torch.bfloat16, context=ENOUGH)
+        assert preset.memory == pytest.approx(counted.total / GB, abs=0.06), name
+        files = counted.target / 2 * STORED.get(str(preset.target), 2) + counted.draft / 2 * STORED.get(
+            str(preset.draft), 2
+        )
+        if draft is not None and getattr(draft[1], "format", None) in COPIED:
+            files += 2 * draft[1].vocab_size * draft[1].hidden_size
+        assert preset.download == pytest.approx(files / GB, abs=0.06), name
+
+
+def test_without_proc_the_free_memory_is_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    monkeypatch.setattr(memory.psutil, "PROCFS_PATH", str(tmp_path))
+    assert 0 < free_bytes(torch.device("cpu"), spread=False) < total
+
+
+def test_the_list_says_what_fits_and_stays_within_a_hundred_columns() -> None:
+    for free in (1.0, 12.0, 17.0, 400.0):
+        lines = listing(free)
+        rows = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
+        assert max(map(len, lines)) <= 100 and set(presets()) <= set(rows)
+        for name, preset in HUB.items():
+            assert rows[name].endswith("yes" if preset.memory <= free else "no")
+            for words in (preset.target, preset.draft or "no draft", preset.measured):
+                assert str(words) in "\n".join(lines)
+
+
+def test_the_guides_table_is_the_presets_own() -> None:
+    """``python -m specllava presets --markdown`` prints it."""
+    assert "\n".join(["", "", *markdown_table(), "", ""]) in GUIDE.read_text(encoding="utf-8")

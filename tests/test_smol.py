@@ -25,9 +25,9 @@ from specllava.cli.main import main
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
-from visual.page.app_state import AppState
-from visual.page.layout import build_page
-from visual.player.race_frames import race_frames
+from visual.page.page import build_page
+from visual.page.state import PageState
+from visual.player.frames import race_frames
 from visual.player.recorded import load_recorded, titles
 
 
@@ -73,9 +73,9 @@ def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.Cap
     assert refused(capsys, main(["generate", "--preset", "smol", "--prompt", "Hi"])) == f"specllava: {FETCH_SMOL}"
     with pytest.raises(ValueError, match=r"recipes\.smol fetch"):
         Pair.from_preset("smol")
-    assert main(["presets", "--json"]) == 0
-    (record,) = (one for one in json.loads(capsys.readouterr().out) if one["name"] == "smol")
-    assert not (record["ships"] or record["fits"] or record["cached"]["target"])
+    assert main(["presets"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("smol "))
+    assert row.split() == ["smol", "fetched", "no"]
 
 
 @pytest.mark.night
@@ -92,12 +92,10 @@ def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsy
     assert titles(races) == ["Tell me a story.", "Write a poem about this.", "How many objects are there?"]
     assert titles([*toy, *races])[3:5] == [f"{titles(toy)[3]} (pair toy)", "Tell me a story. (pair smol)"]
     run = json.loads(race_frames(races[0])[0])
-    assert run["setting"].startswith("smol · cpu · float64") and run["drafter"] == "prompt lookup"
-    assert json.loads(race_frames(toy[0])[0])["drafter"] is None
-    page = build_page(AppState(Mock(side_effect=ValueError), recorded=(*toy, *races)))
-    parts = [part["props"] for part in page.config["components"]]
-    shown = [props["value"] for props in parts if "example" in props.get("elem_classes", [])]
-    assert shown == titles([*toy, *races])
+    assert run["note"] == "smol · cpu · float64"
+    page = build_page(PageState(Mock(side_effect=ValueError), recorded=(*toy, *races)))
+    (player,) = [one["props"] for one in page.config["components"] if one["props"].get("elem_id") == "player"]
+    assert [one["title"] for one in player["catalog"]["examples"]] == titles([*toy, *races])
 
 
 def test_what_was_fetched_loads_and_answers_as_any_pair(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

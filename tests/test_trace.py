@@ -15,6 +15,7 @@ from support.models import trees
 
 import specllava.trace
 from specllava.config import DecodingConfig
+from specllava.pair import Pair
 from specllava.trace import (
     MAX_SETTINGS,
     DecodeTrace,
@@ -26,7 +27,6 @@ from specllava.trace import (
     TargetView,
     Verification,
 )
-from specllava.pair import Pair
 from specllava.tree import DraftTree, Pruned
 
 VOCABULARY = 6

@@ -52,8 +52,9 @@ from recipes.toy.scene import (
 )
 from recipes.toy.train import ASKING_START, SEED_STRIDE, TALKING_START, VALIDATION_START, deepen
 from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
-from specllava.distill.loop import LoopConfig, fit
+from specllava.distill.config import LoopConfig
 from specllava.distill.losses import IGNORE
+from specllava.distill.train import fit
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.pair import Pair

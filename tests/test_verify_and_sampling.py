@@ -36,7 +36,6 @@ from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
 from specllava.config import DecodingConfig
-from specllava.trace import DecodeTrace, StepTrace, Verification
 from specllava.pair import Pair
 from specllava.spec_decode.logits_processing import warpers
 from specllava.spec_decode.loop import Lane, clip
@@ -52,6 +51,7 @@ from specllava.spec_decode.rejection_sampler import (
     verify_greedy,
     warp,
 )
+from specllava.trace import DecodeTrace, StepTrace, Verification
 from specllava.tree import DraftTree
 
 VOCABULARY = 6
@@ -117,7 +117,7 @@ def test_a_greedy_sampler_takes_the_likeliest_tokens_whoever_computes_them(dtype
     assert sampler.reduction(logits).tolist() == [[token, 1.0] for token in likeliest]
     assert [sampler.first_token(row) for row in logits] == likeliest
     assert sampler.verify(tree, logits) == (verify_greedy(tree, likeliest), None)
-    assert sampler.verify(tree, logits, numbers=[[5, 1.0]] * len(tree))[0].bonus_token == 5
+    assert sampler.verify(tree, logits, reduced=[[5, 1.0]] * len(tree))[0].bonus_token == 5
     assert chance.last == 0.0
     for bad in (torch.nan, torch.inf):
         logits[3, 7] = bad

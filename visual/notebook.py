@@ -1,6 +1,6 @@
 """The player in a notebook's cell: an iframe that holds a saved page. Imports no torch and no gradio.
 
-The page is dark where the text around its cell is light, and makes the iframe as high as itself: see ``standalone.js``.
+The page is dark where the text around its cell is light, and makes the iframe as high as itself: see ``start.js``.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from specllava.trace import Playable
-from specllava.race_file import NamedTrace
-from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Race
-from specllava.findings.comparison import side_names
 from specllava.models.images import open_image
-from visual.player.recorded import check_lane
-from visual.player.encoding import data_address
-from visual.player.race_frames import race_frames
-from visual.player.recorded import Recorded
-from visual.player.standalone import standalone_page
+from specllava.race_file import NamedTrace, side_names
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Playable, Race
+from visual.player.frames import data_address, race_frames
+from visual.player.recorded import Recorded, check_lane
+from visual.player.saved_page import saved_page
 
 SOURCE = "run of a notebook"
 SIDES = ("A", "B")
@@ -65,11 +61,11 @@ def _frames(race: Race, picture: str | None) -> list[str]:
     recorded = Recorded("race", None, alone, together)
     if race.keys() >= {*SIDES}:
         one, two = (race[side] for side in SIDES)
-        names = side_names(one.config, two.config, one.setting, two.setting)
+        names = side_names(one, two)
         recorded = replace(recorded, a=NamedTrace(names[0], one), b=NamedTrace(names[1], two))
     elif alone is None and together is None:
         raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}, or A and B: this has {[*race] or 'no lane'}")
-    return race_frames(recorded, SOURCE, picture)
+    return race_frames(recorded, SOURCE, [picture])
 
 
 def _address(picture: Image.Image | str | Path | None) -> str | None:
@@ -78,6 +74,6 @@ def _address(picture: Image.Image | str | Path | None) -> str | None:
 
 def _cell(frames: Sequence[str]) -> str:
     """Return an iframe that holds the saved page of these frames."""
-    page = html.escape(standalone_page(frames))
+    page = html.escape(saved_page(frames))
     style = "width:100%;height:900px;border:0"
     return f'<div><iframe title="specllava" data-specllava style="{style}" srcdoc="{page}"></iframe></div>'

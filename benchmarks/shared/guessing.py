@@ -22,14 +22,13 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.scene_questions import PICTURE_SIZE, START, scene_questions
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
-from specllava.metrics import compare, summarise
-from specllava.question import Question
-from specllava.trace import DecodeTrace, StepTrace
-from specllava.findings.bootstrap import Part, Ratio, pooled, pooled_ratio
+from specllava.metrics import Part, Ratio, compare, pooled, pooled_ratio, summarise
 from specllava.pair import Pair
 from specllava.prompt import Prompt
+from specllava.question import Question
 from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
-from specllava.spec_decode.loop import Event, Lane, stream
+from specllava.spec_decode.loop import Lane
+from specllava.trace import DecodeTrace
 
 LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
 GUESS: Final = 0.01  # of one more guess in a target pass
@@ -131,17 +130,9 @@ def speculate(
     Raises:
         AssertionError: other tokens than the target's own.
     """
-    lane = Lane("speculative", config, prompt)
-    request = pair.request(lane)
-    levels = 0
-
-    def counted() -> Iterator[Event]:
-        nonlocal levels
-        for event in stream(request):
-            levels += len(request.drafter.pass_tokens) if isinstance(event, StepTrace) else 0
-            yield event
-
-    trace = pair.collect(lane, counted())
+    events = list(pair.race([Lane("speculative", config, prompt)]))
+    levels = sum(len(event.draft_pass_tokens) for event in events)
+    trace = pair.collect(events)["speculative"]
     same = compare(own, trace)
     if not same.identical:
         where = f"token {same.position}, at a margin of {same.margin}"

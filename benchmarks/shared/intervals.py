@@ -9,13 +9,12 @@ from typing import Final
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from visual.figures import theme
-from visual.figures.charts import LEGEND, panel
+from visual.figures.charts import ACCEPTED, LEGEND, QUIET, REJECTED, SAVED, TARGET, panel
 
 Rate = Mapping[str, float]  # ``value``, ``low``, ``high``
 LOOKS: Final = (  # colour, symbol, dash: no meaning hangs on colour alone
-    (theme.ACCEPTED, "circle", "solid"), (theme.REJECTED, "square", "dash"), (theme.TARGET, "diamond", "dot"),
-    (theme.SAVED, "triangle-up", "dashdot"), (theme.QUIET, "x", "longdash"),
+    (ACCEPTED, "circle", "solid"), (REJECTED, "square", "dash"), (TARGET, "diamond", "dot"),
+    (SAVED, "triangle-up", "dashdot"), (QUIET, "x", "longdash"),
 )  # fmt: skip
 PANEL_WIDTH, HEIGHT = 310, 330
 APART: Final = 0.09  # between two series at one place, in places
@@ -70,8 +69,8 @@ def interval_figure(
         width=max(2, len(panels)) * PANEL_WIDTH, height=HEIGHT, margin={"l": 44, "r": 12, "t": 74, "b": 50},
         showlegend=len(names) > 1, legend=LEGEND | {"y": 1.12},
     )  # fmt: skip
-    figure.update_annotations(font={"size": 13, "color": theme.QUIET})
+    figure.update_annotations(font={"size": 13, "color": QUIET})
     ticks = {"tickvals": list(range(len(places))), "ticktext": list(places), "range": [-0.5, len(places) - 0.5]}
-    figure.update_xaxes(title_text=across, linecolor=theme.QUIET, showgrid=False, zeroline=False, **ticks)
+    figure.update_xaxes(title_text=across, linecolor=QUIET, showgrid=False, zeroline=False, **ticks)
     figure.update_yaxes(gridcolor=style.yaxis.gridcolor, zeroline=False, rangemode="tozero")
     return figure

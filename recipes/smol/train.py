@@ -34,9 +34,10 @@ from recipes.toy.draw import shown_at
 from recipes.toy.hints import first_tokens
 from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import Scene, sample_any_scene
-from specllava.files import whole_directory, write_whole
 from specllava.distill.config import LoopConfig, Objective
-from specllava.distill.loop import Batch, Losses, fit
+from specllava.distill.losses import Batch, Losses
+from specllava.distill.train import fit
+from specllava.files import whole_directory, write_whole
 from specllava.models.presets import ASSETS
 
 PATCHES: Final = 8  # in a row and in a column
@@ -87,7 +88,7 @@ class NamedPatches:
         return [[tokens[word] for word in words] for words in named]
 
 
-def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) -> None:
+def train_target(output: Path, recipe: SmolRecipe, notify: Callable[[str], None]) -> None:
     """Make the pair's target of SmolLM2 and the toy pair's tower; may be killed and repeated.
 
     Args:
@@ -99,12 +100,12 @@ def train_target(output: Path, recipe: SmolRecipe, tell: Callable[[str], None]) 
     """
     _claim(output, recipe)
     if (output / "target").exists():
-        tell(f"{output / 'target'} is there already")
+        notify(f"{output / 'target'} is there already")
         return
     language = output / "language"
     if not language.exists():
         with TemporaryDirectory() as scratch, whole_directory(language) as beside:
-            fetched = fetch_language_model("auto", Path(scratch), tell)
+            fetched = fetch_language_model("auto", Path(scratch), notify)
             fetched.model.bfloat16().save_pretrained(beside)
             fetched.tokenizer.save_pretrained(beside)
     model = AutoModelForCausalLM.from_pretrained(language, dtype=torch.bfloat16).eval()

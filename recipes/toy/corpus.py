@@ -20,7 +20,7 @@ from recipes.toy.language import QuestionAnswer, describe, polish, where
 from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
 from recipes.toy.scene import COLOURS, KINDS, SIZES, Scene, Split, sample_scene
-from specllava.distill.batches import lru_get, pad_texts
+from specllava.distill.data import lru_get, pad_texts
 from specllava.distill.losses import IGNORE
 
 GROUP = 16  # batches sorted by length together

@@ -13,10 +13,10 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.scene import Split, sample_scene
 from specllava.chat import Chat, Turn
 from specllava.config import DecodingConfig
-from specllava.race_file import dialogue_json, race_json
-from specllava.lab.grounding import ground
 from specllava.models.tokens import Message
 from specllava.pair import Pair
+from specllava.race_file import dialogue_json, race_json
+from specllava.scoring import ground
 
 PICTURE_SIZE = 512
 

@@ -22,10 +22,11 @@ from recipes.toy.phrases import DETAIL_PROMPTS
 from recipes.toy.scene import COLOURS, KINDS, sample_scene
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
-from specllava.race_file import race_json
-from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
-from specllava.lab.grounding import ground
+from specllava.models.presets import preset_named
 from specllava.pair import Pair
+from specllava.race_file import race_json
+from specllava.scoring import ground
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
 
 START, SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
 EASY = 7  # accepted tokens in one step
@@ -121,15 +122,22 @@ def _grounded(pair: Pair, picture: Image.Image, prompt: str, config: DecodingCon
     return race | {SPECULATIVE: measured}
 
 
+def _before(pair: Pair) -> Pair:
+    """Return the target with its draft from before distillation."""
+    preset = preset_named("toy-before")
+    assert preset.draft is not None
+    return pair.with_draft(preset.draft)
+
+
 def _untaught(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """Race with the draft from before distillation; for comparison, run the one from after it."""
     later = pair.generate(picture, prompt, config)
-    return pair.undistilled().compare(picture, prompt, config) | {TAUGHT: later}
+    return _before(pair).compare(picture, prompt, config) | {TAUGHT: later}
 
 
 def _after(pair: Pair, picture: Image.Image, prompt: str, config: DecodingConfig) -> Race:
     """Race with the draft from after distillation; for comparison, run the one from before it."""
-    earlier = pair.undistilled().generate(picture, prompt, config)
+    earlier = _before(pair).generate(picture, prompt, config)
     return pair.compare(picture, prompt, config) | {UNTAUGHT: earlier}
 
 

@@ -15,8 +15,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from recipes.toy.hints import NAMES, Hints, naming_loss
 from recipes.toy.packing import packed_mask
 from recipes.toy.recipe import ToyRecipe
-from specllava.distill.loop import Batch, Losses
-from specllava.distill.losses import IGNORE, answer_positions
+from specllava.distill.losses import IGNORE, Batch, Losses, answer_positions
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.families.interface import tower_features
 from specllava.prompt import merge_features

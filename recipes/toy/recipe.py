@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
 from specllava.distill.config import FeatureObjective, LoopConfig
-from specllava.models.drafts.compressor import CompressorKind
+from specllava.models.options import CompressorKind
 
 
 @dataclass(frozen=True, slots=True)

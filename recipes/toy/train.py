@@ -27,14 +27,12 @@ from recipes.toy.packing import PackedBatches, Questioner
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.vision import SceneBatches, ToyVisionTower, tower_accuracy, tower_losses
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
-from specllava.distill.initial_draft import training_draft
-from specllava.distill.loop import fit
-from specllava.distill.stage import distil
-from specllava.models.drafts.compressor import CompressorConfig
+from specllava.distill.new_draft import training_draft
+from specllava.distill.train import distil, fit
 from specllava.models.drafts.compressor import add_compressor
 from specllava.models.drafts.draft_vlm import DraftLlava, save
-from specllava.models.drafts.eagle import FeatureDraft
-from specllava.models.drafts.eagle import fresh_feature_draft
+from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
+from specllava.models.options import CompressorConfig
 
 VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach

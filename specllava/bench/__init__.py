@@ -1,1 +1,1 @@
-"""The benchmark: every lane on the same prompts, in one process; see ``docs/performance.md``."""
+"""The benchmark: every lane on the same prompts, in one process; see ``docs/results.md``."""

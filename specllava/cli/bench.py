@@ -21,18 +21,16 @@ from specllava.cli.options import (
     write_json,
 )
 from specllava.config import DecodingConfig
-from specllava.files import write_whole
-from specllava.metrics import pool_totals
 from specllava.files import SCENES, Split, scene_images
-from specllava.trace import TARGET_ONLY
+from specllava.metrics import pool_totals
 from specllava.models.presets import Tree
+from specllava.trace import TARGET_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specllava.bench.dialogue import BenchDialogue
-    from specllava.bench.lanes import Runner
-    from specllava.bench.measured import Measured
+    from specllava.bench.dialogues import BenchDialogue
+    from specllava.bench.measure import Measured, Runner
     from specllava.pair import Pair
 
 
@@ -65,17 +63,11 @@ class Bench:
     order_seed: int = 0
     """Of the order in which lanes take turns."""
 
-    identity: bool = False
-    """About tokens, not time: one round, and every margin of the target where a lane differs is printed."""
-
     lanes: tuple[str, ...] = ()
     """Only these beside target-only, such as: chain entropy. All without it."""
 
     json: Path | None = None
     """Write the report to this file."""
-
-    raw: Path | None = None
-    """Write every step to this file; python -m benchmarks.bench_table makes tables and a picture of it."""
 
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
@@ -87,22 +79,21 @@ class Bench:
         for name, value in (("prompts", self.prompts), ("rounds", self.rounds), ("turns", self.turns)):
             if value < 1:
                 raise ValueError(f"--{name} is {value}: at least 1 is needed")
-        check_outputs(json=self.json, raw=self.raw)
+        check_outputs(json=self.json)
         dialogues = self._file_dialogues()
         pair = load_pair(self.pair)
-        from specllava.bench.rounds import BenchStopped, Plan, measure
+        from specllava.bench.measure import Plan, measure
 
-        runners = self.runners(pair)
         command = shlex.join(["python", "-m", self.program, *sys.argv[1:]])
         plan = Plan(self._source(), self.rounds, self.order_seed, command=command, alone=self.alone)
-        if self.identity:
-            plan = replace(plan, rounds=1, within=None)
-        asked = self._chosen(dialogues)
-        try:
-            self._report(console, measure(pair, asked, runners, self.decoding, plan))
-        except BenchStopped as stop:
-            self._report(console, stop.measured)
-            raise
+        asked, config = self._chosen(dialogues), self.config(pair)
+        self._report(console, measure(pair, asked, self.runners(pair), config, plan))
+
+    def config(self, pair: Pair) -> DecodingConfig:
+        """Return options of decoding with the device's number of nodes, where the command line says nothing else."""
+        if pair.nodes is None or "nodes" in self.typed:
+            return self.decoding
+        return replace(self.decoding, nodes=pair.nodes)
 
     @property
     def tree(self) -> Tree:
@@ -111,9 +102,9 @@ class Bench:
 
     def runners(self, pair: Pair) -> dict[str, Runner]:
         """Return a runner for each lane."""
-        from specllava.bench.lanes import runners_of
+        from specllava.bench.measure import runners_of
 
-        return runners_of(pair, self.decoding, self.lanes, self.tree)
+        return runners_of(pair, self.config(pair), self.lanes, self.tree)
 
     def _source(self) -> str:
         return f"{self.split} toy scenes" if self.data is None else self.data.name
@@ -126,14 +117,14 @@ class Bench:
             raise ValueError(f"--prompts is {self.prompts}: {most} {self.split} toy scenes ship; --data takes more")
         if self.data is None:
             return None
-        from specllava.bench.data_dialogues import data_dialogues
+        from specllava.bench.dialogues import data_dialogues
 
         return data_dialogues(self.data, self.images, self.prompts, self.turns)
 
     def _chosen(self, dialogues: Sequence[BenchDialogue] | None) -> Sequence[BenchDialogue]:
         """Choose by category among the dialogues of --data, or those about the scenes that ship."""
         if dialogues is None:
-            from specllava.bench.data_dialogues import data_dialogues
+            from specllava.bench.dialogues import data_dialogues
 
             dialogues = data_dialogues(SCENES, None, self.prompts, self.turns, self.split)
         known = tuple(dict.fromkeys(dialogue.category for dialogue in dialogues))
@@ -142,9 +133,8 @@ class Bench:
         return [one for one in dialogues if not self.categories or one.category in self.categories]
 
     def _report(self, console: Console, measured: Measured) -> None:
-        """Print the tables, and write the files of --json and --raw."""
-        from specllava.bench.results import category_results, fastest_alone, report_of, results_of
-        from specllava.bench.tables import notes_of, tables_of
+        """Print the tables, and write the file of --json."""
+        from specllava.bench.report import category_results, fastest_alone, notes_of, report_of, results_of, tables_of
 
         results, categories = results_of(measured), category_results(measured)
         count, setting = len(measured.prompts), measured.setting
@@ -156,9 +146,4 @@ class Bench:
             print_line(console, line)
         guessed = pool_totals(lane.totals for lane in results.values() if lane.totals.draft_passes)
         report_unused_draft(setting.draft, "model", guessed)
-        for name, lane in results.items() if self.identity else ():
-            for margin in lane.margins:
-                console.print(f"{name} differs: {'one answer goes on' if margin is None else f'margin {margin:.2g}'}")
-        write_json(self.json, report_of(measured, results, categories, self.identity))
-        if self.raw:
-            write_whole(self.raw, measured.to_json())
+        write_json(self.json, report_of(measured, results, categories))

@@ -1,11 +1,14 @@
-"""The command line: ``python -m specllava COMMAND``. Help and defaults come from the dataclasses."""
+"""Entry point of the command line."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -15,18 +18,63 @@ from rich.console import Console
 
 from specllava import __version__
 from specllava.cli.bench import Bench
-from specllava.cli.commands import Compare
-from specllava.cli.commands import Distill
-from specllava.cli.commands import Export as ExportDraft
-from specllava.cli.commands import Import, Init
-from specllava.cli.commands import Generate
+from specllava.cli.commands import (
+    Compare,
+    Distill,
+    ExportDraft,
+    ExportPage,
+    Generate,
+    Init,
+    Presets,
+    Site,
+    View,
+)
 from specllava.cli.options import typed_options
-from specllava.cli.main import UsageError, join_arguments, parse
-from specllava.cli.commands import Presets
-from specllava.cli.commands import Site
-from specllava.cli.commands import Export, Join, View
 from specllava.config import one_line
 from specllava.files import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page
+
+LISTS: Final = ("--image", "--lanes", "--categories")  # options that take several values
+
+
+class UsageError(ValueError):
+    """Error of arguments that cannot be understood; the message is one line."""
+
+
+def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
+    """Parse arguments into a value of ``kind``; ``options`` as of ``tyro.cli``.
+
+    Raises:
+        UsageError: instead of the box of lines that would be printed.
+        SystemExit: help was asked for, and printed.
+    """
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(kind, args=arguments, **options)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        text = " ".join(re.sub(r"[─│╭╮╰╯]|-{3,}", " ", captured.getvalue()).split())
+        text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\].*", r"(given: \1)", text)
+        text = re.sub(r".*validation errors? for \w+ ", "", text).split(" For full helptext")[0]
+        raise UsageError(text) from stop
+
+
+def join_arguments(arguments: Sequence[str]) -> list[str]:
+    """Join repetitions of an option that takes several values."""
+    joined: list[str] = []
+    lists: dict[str, list[str]] = {}
+    values = joined
+    for argument in arguments:
+        name, _, first = argument.partition("=")
+        if name in LISTS:
+            values = lists.setdefault(name, [])
+            values += [first] if first else []
+        else:
+            values = joined if argument.startswith("--") else values
+            values.append(argument)
+    return joined + [word for name, values in lists.items() for word in (name, *values)]
+
 
 DEBUG: Final = "SPECLLAVA_DEBUG"  # environment variable: set, an error's stack trace is printed too
 
@@ -39,14 +87,12 @@ Command = (
     | Annotated[Site, tyro.conf.subcommand("site")]
     | Annotated[
         Annotated[Init, tyro.conf.subcommand("init")]
-        | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[ExportDraft, tyro.conf.subcommand("export")],
-        tyro.conf.subcommand("draft", description="Drafts for a target: make one, take one over, hand one on."),
+        tyro.conf.subcommand("draft", description="Drafts for a target: make one, hand one on."),
     ]
     | Annotated[
         Annotated[View, tyro.conf.subcommand("view")]
-        | Annotated[Export, tyro.conf.subcommand("export")]
-        | Annotated[Join, tyro.conf.subcommand("join")],
+        | Annotated[ExportPage, tyro.conf.subcommand("export")],
         tyro.conf.subcommand("trace", description="Saved races, with no model at hand."),
     ]
 )

@@ -16,8 +16,7 @@ from rich.console import Console
 from specllava.config import DecodingConfig, DrafterName
 from specllava.files import write_whole
 from specllava.metrics import RunTotals, unused_draft
-from specllava.models.options import DraftFormat, DraftReading
-from specllava.models.options import DTypeName, PassesName, QuantizationName
+from specllava.models.options import DraftFormat, DraftReading, DTypeName, PassesName, QuantizationName
 from specllava.models.presets import Tree, preset_named
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class PairOptions:
 
     draft_rope_theta: float | None = None
     """Base of the rotary embeddings that such a draft was trained with, in place of its configuration's: some were with
-    10000 whatever that says (docs/drafters.md)."""
+    10000 whatever that says (docs/models.md)."""
 
     device: str = "auto"
     """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
@@ -144,8 +143,8 @@ class AnswerOptions:
 
         for image in self.image:
             read_size(image)
-        decoding = with_tree(self.decoding, self.pair.tree, self.typed)
         pair = load_pair(self.pair)
+        decoding = with_defaults(self.decoding, self.pair, self.typed, pair.nodes)
         return pair, self.image, with_fallback_drafter(pair, decoding, fallback)
 
 
@@ -155,11 +154,16 @@ def typed_options(arguments: Sequence[str]) -> frozenset[str]:
     return names & {option.name for option in fields(DecodingConfig)}
 
 
-def with_tree(decoding: DecodingConfig, tree: Tree, typed: Collection[str]) -> DecodingConfig:
-    """Return options of decoding with a preset's tree, where none of it was typed; another rule has no use for it."""
-    if "rule" in typed and decoding.rule != tree.get("rule"):
-        return decoding
-    return replace(decoding, **{name: value for name, value in tree.items() if name not in typed})
+def with_defaults(
+    decoding: DecodingConfig, pair: PairOptions, typed: Collection[str], nodes: int | None = None
+) -> DecodingConfig:
+    """Return options with the defaults of the preset, and the device's number of nodes, for what was not typed.
+
+    Another rule has no use for a preset's tree.
+    """
+    device = {} if nodes is None else {"nodes": nodes}
+    tree = {} if "rule" in typed and decoding.rule != pair.tree.get("rule") else pair.tree
+    return replace(decoding, **{name: value for name, value in {**device, **tree}.items() if name not in typed})
 
 
 def load_pair(chosen: PairOptions) -> Pair:
@@ -177,13 +181,11 @@ def load_pair(chosen: PairOptions) -> Pair:
     hide_progress_bars()
     options: dict[str, Any] = {name: getattr(chosen, name) for name in LOADING} | asdict(reading)
     if preset is None or not preset.shipped:
-        options["tell"] = print_notice
+        options["notify"] = print_notice
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):
         print_notice(f"generation_config.json asks for {asked}")
-    running = replace(pair, passes=chosen.passes, exact=chosen.exact).with_threads(chosen.threads)
-    running.warm_up()
-    return running
+    return replace(pair, passes=chosen.passes, exact=chosen.exact).warm_up(chosen.threads)
 
 
 def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: DrafterName) -> DecodingConfig:
@@ -191,7 +193,7 @@ def with_fallback_drafter(pair: Pair, decoding: DecodingConfig, fallback: Drafte
     if pair.draft is not None or decoding.drafter != "model":
         return decoding
     what = "speculation is off" if fallback == "none" else f"{fallback} guesses"
-    print_notice(f"{what} because {pair.name} has no draft: {pair.way_to_draft}")
+    print_notice(f"{what} because {pair.name} has no draft: {pair.draft_advice}")
     return replace(decoding, drafter=fallback)
 
 

@@ -33,7 +33,7 @@ class Snapshot:
 
     Args:
         version: counts changes in place, but none through ``weight.data``, as adapters are merged.
-        checksums: of each row, ``[out]``; they read a weight as often as one pass over one token does.
+        checksums: of each row or column; they read a weight as often as one pass over one token does.
     """
 
     packed: Tensor
@@ -110,12 +110,22 @@ def can_pack(dtype: torch.dtype) -> bool:
 def _is_plain(weight: Tensor) -> bool:
     """Check for a weight on the CPU whose changes can be seen; one made in inference mode counts no version."""
     on_cpu = type(weight.data) is Tensor and weight.device.type == "cpu" and weight.dtype in FEWEST_ROWS
-    return on_cpu and not weight.is_inference() and weight.shape[-1] * weight.itemsize % 8 == 0
+    stored = _as_stored(weight)
+    even = stored.is_contiguous() and stored.shape[-1] * weight.itemsize % 8 == 0
+    return on_cpu and even and not weight.is_inference()
+
+
+def _as_stored(weight: Tensor) -> Tensor:
+    """Return a weight as it lies in memory: ``[out, in]``, or ``[in, out]`` where its columns do."""
+    return weight.detach() if weight.is_contiguous() else weight.detach().t()
 
 
 def _checksums(weight: Tensor) -> Tensor:
-    """Sum each row ``[out, in]`` as 64-bit integers, exactly: any change of a single number changes its row's sum."""
-    return weight.detach().contiguous().view(torch.int64).sum(-1)
+    """Sum rows or columns as 64-bit integers, exactly: any change of a single number changes its sum.
+
+    They are read as they lie in memory, at the speed of memory.
+    """
+    return _as_stored(weight).view(torch.int64).sum(-1)
 
 
 def _pack(weight: Tensor) -> Tensor:
@@ -139,6 +149,8 @@ def fastest_threads(step: Callable[[], None], most: int, seconds: float = SECOND
         seconds: of all measurements at most; each number of threads has one step at least.
     """
     before, counts = torch.get_num_threads(), [count for count in (1, 2, 4, 8, 16, 32, 64) if count < most] + [most]
+    if len(counts) == 1:
+        return most
     fastest = dict.fromkeys(counts, float("inf"))
     until = time.perf_counter() + seconds
     try:

@@ -1,4 +1,4 @@
-"""Padded passes, and CUDA graphs of them: one graph per (rows, window) of an engine. Nothing else knows of padding.
+"""Padded passes, and CUDA graphs of them: one graph per rows, window, kind of states and reduction of an engine.
 
 A row of padding reads the first slot and writes a scratch slot, which no row reads. So padding changes nothing, and two
 passes of one shape are the same operations on the same memory, which a graph may replay.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specllava.engine.decoders import Batch, Decoder, LanguageModel, PassInputs, Reduction
+from specllava.engine.decoders import Batch, Decoder, LanguageModel, PassInputs, Reduction, causal_mask
 from specllava.engine.kv_cache import KVCache
 
 log = logging.getLogger(__name__)
@@ -149,13 +149,13 @@ class StaticInputs:
         count = len(tokens)
         end = start + count
         host = torch.empty(self._memory.shape, dtype=torch.uint8, pin_memory=self._memory.device.type == "cuda")
-        numbers = host.numpy()[: self._split].view(np.int64).reshape(3, self.rows)
+        integers = host.numpy()[: self._split].view(np.int64).reshape(3, self.rows)
         mask = host.numpy()[self._split :].view(np.bool_).reshape(self.rows, self.window)
-        numbers[:, :count] = tokens, range(start, end), positions
-        numbers[:, count:] = 0
-        numbers[1, count:] = range(self._scratch, self._scratch + self.rows - count)
+        integers[:, :count] = tokens, range(start, end), positions
+        integers[:, count:] = 0
+        integers[1, count:] = range(self._scratch, self._scratch + self.rows - count)
         mask[:] = False
-        mask[:count, :end] = np.tri(count, end, start) if visible is None else visible
+        mask[:count, :end] = causal_mask(count, start) if visible is None else visible
         mask[count:, 0] = True
         self._memory.copy_(host, non_blocking=True)
 
@@ -174,7 +174,7 @@ class GraphRunner:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         device = decoder.device
         self._logits = torch.zeros((WIDEST, decoder.vocabulary), dtype=decoder.scored, device=device)
-        self._numbers: dict[Reduction, Tensor] = {}
+        self._reduced: dict[Reduction, Tensor] = {}
         self._states = {} if isinstance(decoder, LanguageModel) else decoder.static_states(WIDEST)
         self._zero = torch.zeros((), dtype=decoder.dtype, device=device)
         self._never = torch.full_like(self._zero, torch.finfo(decoder.dtype).min)  # -inf would make NaN of 0 / 0
@@ -193,8 +193,8 @@ class GraphRunner:
         if batch.states is not None:
             self._states[batch.drafted][:count] = batch.states
         self._compute(shape, batch.drafted, reduction)
-        rows = slice(count - (batch.last or count), count)
-        return self._logits[rows], None if reduction is None else self._numbers[reduction][rows].tolist()
+        rows = slice(0 if batch.last is None else count - batch.last, count)
+        return self._logits[rows], None if reduction is None else self._reduced[reduction][rows].tolist()
 
     def warm_up(self, rows: int, slots: int, reduction: Reduction | None) -> None:
         """Capture every shape that passes over up to ``rows`` tokens in the next ``slots`` can need."""
@@ -212,9 +212,9 @@ class GraphRunner:
                         self._captured(shape, drafted, reduction)
 
     def _shape(self, rows: int, slots: int, reduction: Reduction | None) -> StaticInputs:
-        """Return the inputs of a shape; buffers of inputs and numbers are made when they are first needed."""
-        if reduction is not None and reduction not in self._numbers:
-            self._numbers[reduction] = torch.zeros((WIDEST, reduction.width), device=self._decoder.device)
+        """Return the inputs of a shape; buffers of inputs and reductions are made when they are first needed."""
+        if reduction is not None and reduction not in self._reduced:
+            self._reduced[reduction] = torch.zeros((WIDEST, reduction.width), device=self._decoder.device)
         key = bucket_of(rows), window_of(slots)
         if key not in self._shapes:
             self._shapes[key] = StaticInputs(*key, self._cache.capacity, self._decoder.device)
@@ -252,4 +252,4 @@ class GraphRunner:
         logits = self._decoder.logits(hidden)
         self._logits[: shape.rows].copy_(logits)
         if reduction is not None:
-            self._numbers[reduction][: shape.rows].copy_(reduction(logits))
+            self._reduced[reduction][: shape.rows].copy_(reduction(logits))

@@ -16,11 +16,10 @@ from transformers import LlamaModel, PreTrainedModel
 from specllava.engine.cpu import PackedWeights
 from specllava.engine.kv_cache import KVCache
 from specllava.engine.llama_layers import Rotation, call, hooked, run_layer, run_norm
-from specllava.models.language_model import GROWING_ROPES, input_device
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
 from specllava.models.families.family import family_of, find_family
-from specllava.prompt import Label, merge_features, prompt_labels
-from specllava.prompt import Prompt
+from specllava.models.language_model import GROWING_ROPES, input_device
+from specllava.prompt import Label, Prompt, merge_features, prompt_labels
 from specllava.tree import DraftTree
 
 Mask = Tensor | dict[str, Tensor] | None  # added to attention scores; by layer type where these differ
@@ -46,8 +45,8 @@ class Batch:
 
     Args:
         visible: ``[tokens, cached + tokens]``: slots that each token attends to; ``None``: all up to its own.
-        positions: of each token in the text of the cache; ``None``: one after the other.
-        last: score only that many tokens from the end; 0 for all.
+        positions: of each token in the text of the cache, without the engine's offset; ``None``: one after the other.
+        last: score only that many tokens from the end; ``None``: all.
         states: hidden states before each token, ``[tokens, width]``, for an EAGLE head.
         drafted: these states are the draft's own, not the target's.
     """
@@ -55,7 +54,7 @@ class Batch:
     tokens: Sequence[int]
     visible: npt.NDArray[np.bool_] | None = None
     positions: Sequence[int] | None = None
-    last: int = 0
+    last: int | None = None
     states: Tensor | None = None
     drafted: bool = False
 
@@ -69,12 +68,17 @@ class Batch:
         return cls(tree.tokens, visible, [cached + depth for depth in tree.depths()])
 
 
+def causal_mask(count: int, cached: int) -> npt.NDArray[np.bool_]:
+    """Return the mask ``[count, cached + count]`` of tokens that see all cached slots and those up to their own."""
+    return np.tri(count, cached + count, cached, dtype=np.bool_)
+
+
 class PassInputs(NamedTuple):
     """Inputs of a pass on the device.
 
     Args:
         ids: ``[rows]``.
-        positions: of each row in the text, as a slice where they are consecutive.
+        positions: of each row with the engine's offset, as a slice where they are consecutive.
         mask: ``[1, 1, rows, window]``, 0 where a slot is visible; ``None`` for a row that sees all.
         states: that an EAGLE head fuses with the embeddings, ``[rows, width]``.
         drafted: these states are the draft's own, not the target's.

@@ -18,12 +18,21 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.engine.cpu import PackedWeights
 from specllava.engine.cuda_graphs import WIDEST, CudaGraphs, GraphRunner
-from specllava.engine.decoders import Batch, Decoder, EagleHead, LanguageModel, Mask, PassInputs, Reduction
+from specllava.engine.decoders import (
+    Batch,
+    Decoder,
+    EagleHead,
+    LanguageModel,
+    Mask,
+    PassInputs,
+    Reduction,
+    causal_mask,
+)
 from specllava.engine.kv_cache import KVCache
-from specllava.models.language_model import FULL, SLIDING, layer_types
-from specllava.models.tokens import slot_ids
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
 from specllava.models.families.interface import Features
+from specllava.models.language_model import FULL, SLIDING, layer_types
+from specllava.models.tokens import slot_ids
 from specllava.prompt import Label, merge_features, num_image_tokens, prompt_labels
 
 
@@ -34,12 +43,12 @@ class Output:
     Args:
         logits: ``[tokens or last, vocab]``.
         states: hidden states of the tokens, ``[tokens, width]``; ``None`` if the decoder returns none.
-        numbers: of each row of the logits, by a :class:`Reduction`, if one was given.
+        reduced: of each row of the logits, by a :class:`Reduction`, if one was given.
     """
 
     logits: Tensor
     states: Tensor | None
-    numbers: list[list[float]] | None
+    reduced: list[list[float]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +120,15 @@ class Engine:
         positions = range(start, start + count) if batch.positions is None else batch.positions
         if self.runner is not None and count <= WIDEST:
             at = [position + self.position_offset for position in positions]
-            logits, numbers = self.runner.run(batch, start, at, reduction)
+            logits, reduced = self.runner.run(batch, start, at, reduction)
         else:
             hidden, states = self.decoder(self._inputs(batch, positions), self.cache)
             if states is not None:
                 self.cache.write_states(states)
-            logits = self.decoder.logits(hidden[-batch.last :])
-            numbers = None if reduction is None else reduction(logits).tolist()
+            logits = self.decoder.logits(hidden if batch.last is None else hidden[-batch.last :])
+            reduced = None if reduction is None else reduction(logits).tolist()
         self.cache.record(batch.tokens, positions)
-        return Output(logits, self.cache.states_from(start), numbers)
+        return Output(logits, self.cache.states_from(start), reduced)
 
     def warm_up(self, rows: int, slots: int, reduction: Reduction | None) -> None:
         """Capture the passes over up to ``rows`` tokens in the next ``slots``, if passes are captured."""
@@ -132,6 +141,10 @@ class Engine:
         self.position_offset = other.position_offset
         if isinstance(self.decoder, EagleHead) and isinstance(other.decoder, EagleHead):
             self.decoder.image.copy_(other.decoder.image)
+
+    def truncate(self, length: int) -> None:
+        """Drop the text from slot ``length`` on."""
+        self.cache.truncate(length)
 
     def commit(self, base: int, offsets: Sequence[int]) -> Tensor | None:
         """Keep the first ``base`` slots and those at ``base + offset``; see :meth:`KVCache.commit`.
@@ -162,7 +175,7 @@ class Engine:
         positions = None if family is None else family.prefill_positions(model, input_ids, features)
         self.position_offset = 0 if positions is None else int(positions[..., -1].max()) + 1 - len(ids)
         reused, seen = _before_cut_image([i for i, token in enumerate(ids) if token in markers], counts, shared)
-        self.cache.commit(reused, [])
+        self.cache.truncate(reused)
         self.cache.reserve(len(ids) - reused)
         rest = None if features is None or seen >= len(counts) else features[seen:]
         arguments: dict[str, Any] = {}
@@ -196,7 +209,7 @@ class Engine:
         assert isinstance(decoder, EagleHead), "a language model reads tokens"
         assert entries.bias is None, "a draft in training mode weighs all that its gate could choose"
         reused = self.cache.common_prefix(labels)
-        self.cache.commit(reused, [])
+        self.cache.truncate(reused)
         following = 1 + max(entries.positions, default=-1) if entries.rows is None else int(entries.rows[0, -1])
         self.position_offset = following - len(labels)
         decoder.image.copy_(torch.zeros_like(decoder.image) if entries.image is None else entries.image)
@@ -226,7 +239,7 @@ class Engine:
     def _mask(self, visible: npt.NDArray[np.bool_] | None, count: int, positions: Sequence[int]) -> Mask:
         """Build the mask of a pass over ``count`` tokens; a single token that sees all needs none."""
         if visible is None and count > 1:
-            visible = np.tri(count, self.cache.length + count, self.cache.length, dtype=np.bool_)
+            visible = causal_mask(count, self.cache.length)
         return None if visible is None else self._masks.of(visible, positions, self.cache.positions)
 
 
@@ -279,7 +292,7 @@ def visible_in_prefill(slots: npt.NDArray[np.bool_], start: int) -> npt.NDArray[
     """
     begins = slots & ~np.concatenate([[False], slots[:-1]])
     runs = np.where(slots, begins.cumsum(), 0)  # number of the run that a slot is in, from 1
-    visible = np.tri(len(slots) - start, len(slots), start, dtype=np.bool_)
+    visible = causal_mask(len(slots) - start, start)
     visible |= slots[start:, None] & (runs[start:, None] == runs)
     return visible
 

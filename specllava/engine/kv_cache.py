@@ -112,6 +112,10 @@ class KVCache(Cache):
             min(len(self.labels), len(labels)),
         )
 
+    def truncate(self, length: int) -> None:
+        """Drop the slots from ``length`` on."""
+        self.commit(length, [])
+
     def commit(self, base: int, offsets: Sequence[int]) -> None:
         """Keep the first ``base`` slots and the slots ``base + offset``, moved together; drop all others.
 

@@ -96,7 +96,7 @@ class EnginePool:
         Only engines with padded passes are kept, the latest :data:`MOST_FREE`.
         """
         if engine.runner is not None:
-            engine.commit(0, [])
+            engine.truncate(0)
             free = self._free.setdefault(engine.decoder.state_layers, [])
             free[:] = [*free[-(MOST_FREE - 1) :], engine]
 
@@ -150,7 +150,7 @@ class EnginePool:
         together = engine.forward(Batch(ids[start:])).logits.clone()
         written = engine.cache.slabs[0][..., start : start + EXACT_ROWS, :]
         before = written.clone()
-        engine.commit(start, [])
+        engine.truncate(start)
         alone = torch.stack([engine.forward(Batch([token])).logits[0].clone() for token in ids[start:]])
         return not (torch.equal(alone, together) and torch.equal(written, before))
 
@@ -245,7 +245,7 @@ class KVCaches:
         """
         engine = self._engine(self.pools.target, capacity, tuple(state_layers), wide)
         if self.pools.target.exact:
-            engine.commit(0, [])  # a slot has other bits where it was read with a prompt and not decoded
+            engine.truncate(0)  # a slot has other bits where it was read with a prompt and not decoded
         return engine
 
     def draft(self, capacity: int) -> Engine:

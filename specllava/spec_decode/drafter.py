@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from specllava.config import short
 from specllava.engine.engine import PrefillOutput
 from specllava.engine.pool import KVCaches
 from specllava.prompt import Prompt
-from specllava.spec_decode.growth import listed, numbers
+from specllava.spec_decode.growth import integers
 from specllava.tree import DraftTree, Pruned
 
 
@@ -87,15 +88,16 @@ def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int
     about = f"the drafter {name} proposes"
     if not isinstance(tree, DraftTree):
         raise ValueError(f"{about} {short(tree)}, not a DraftTree")
-    tree = DraftTree(
-        tuple(numbers(tree.tokens, f"{about} token", int)),
-        tuple(numbers(tree.parents, f"{about} parent", int)),
-        tuple(numbers(tree.log_probs, f"{about} log-probability", float)),
-        tuple(
-            None if one is None else numbers((one,), f"{about} entropy", float)[0]
-            for one in listed(tree.entropies, about)
-        ),
-    )
+    tokens = tuple(integers(tree.tokens, f"{about} tokens"))
+    parents = tuple(integers(tree.parents, f"{about} parents"))
+    try:
+        log_probs = tuple(map(float, tree.log_probs))
+        entropies = tuple(None if one is None else float(one) for one in tree.entropies)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{about} log-probabilities or entropies that are no numbers: {error}") from error
+    if not all(math.isfinite(one) for one in (*log_probs, *entropies) if one is not None):
+        raise ValueError(f"{about} log-probabilities or entropies that are not finite")
+    tree = DraftTree(tokens, parents, log_probs, entropies)
     if tree.tokens[0] != root:
         raise ValueError(f"{about} a tree below token {tree.tokens[0]}, not below the last token {root}")
     if tree.drafted > nodes:

@@ -7,12 +7,11 @@ nodes of a level are expanded next, and which nodes the target verifies.
 from __future__ import annotations
 
 import heapq
-import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import SupportsIndex
 
 from specllava.config import MAX_GUESSES, short
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree, Pruned
@@ -96,7 +95,6 @@ class GrowthRule(ABC):
         return
 
 
-Number = TypeVar("Number", int, float)
 # Of a builder and a level's node ids in it: the top tokens after each of these nodes.
 Expand = Callable[[TreeBuilder, Sequence[int]], list[TopTokens]]
 
@@ -121,7 +119,7 @@ class GrowthLimits:
 
     Args:
         nodes: drafted tokens that the target verifies.
-        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has columns.
+        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has slots.
     """
 
     depth: int
@@ -136,25 +134,23 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
         expand: called once per level with the builder and the ids of nodes whose parents were expanded before.
 
     Raises:
-        ValueError: the rule breaks ``limits``, returns what is no integer, expands what is no node of the level, or
-            selects a child without its parent; one line that names the rule.
+        ValueError: the rule breaks ``limits``, returns no integers, expands no nodes of the level, or selects a child
+            without its parent; one line that names the rule.
     """
-    builder, most, frontier, expanded = TreeBuilder([root]), max_children(rule), [0], 0
-    for _ in range(limits.depth):
-        level: list[int] = []
+    builder, most, level, expanded = TreeBuilder([root]), max_children(rule), [0], 0
+    for depth in range(limits.depth):
+        frontier = _frontier(builder, rule, level, limits.expanded_nodes - expanded) if depth else level
+        if not frontier:
+            break
+        expanded += len(frontier) if depth else 0
+        level = []
         for node, top in zip(frontier, expand(builder, frontier), strict=True):
             builder.entropies[node] = top.entropy
-            count = rule.num_children(builder, node, top)
-            if type(count) is not int:
-                (count,) = numbers((count,), f"the rule {rule.name} wants num_children", int)
+            (count,) = integers((rule.num_children(builder, node, top),), f"the rule {rule.name} wants num_children")
             if not 0 <= count <= most:
                 raise ValueError(f"the rule {rule.name} wants {count} children of one node: 0 to max_children, {most}")
             best = zip(top.tokens[:count], top.log_probs[:count], strict=True)
             level += [builder.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]
-        frontier = _next_frontier(builder, rule, level, expanded, limits)
-        if not frontier:
-            break
-        expanded += len(frontier)
     return _select_tree(builder, rule, limits)
 
 
@@ -164,21 +160,18 @@ def max_children(rule: GrowthRule) -> int:
     Raises:
         ValueError: no integer from 0 to the guesses of the largest tree; one line that names the rule.
     """
-    (most,) = numbers((rule.max_children,), f"the rule {rule.name} has max_children", int)
+    (most,) = integers((rule.max_children,), f"the rule {rule.name} has max_children")
     if not 0 <= most <= MAX_GUESSES:
         raise ValueError(f"the rule {rule.name} has max_children {most}: 0 to {MAX_GUESSES} are allowed")
     return most
 
 
-def _next_frontier(
-    builder: TreeBuilder, rule: GrowthRule, level: Sequence[int], expanded: int, limits: GrowthLimits
-) -> list[int]:
-    """Return the nodes of a level that the rule expands, where ``expanded`` nodes of the tree were before."""
+def _frontier(builder: TreeBuilder, rule: GrowthRule, level: Sequence[int], most: int) -> list[int]:
+    """Return the nodes of a level that the rule expands, ``most`` at most."""
     about = f"the rule {rule.name} expands"
-    nodes = listed(rule.frontier(builder, level), about)
-    if (total := expanded + len(nodes)) > (most := limits.expanded_nodes):
-        raise ValueError(f"{about} {total} nodes of one tree, at most {most} are allowed: raise width, depth or nodes")
-    frontier = numbers(nodes, about, int)
+    frontier = integers(rule.frontier(builder, level), about)
+    if len(frontier) > most:
+        raise ValueError(f"{about} {len(frontier)} more nodes, {most} are allowed: raise width, depth or nodes")
     if len(set(frontier)) < len(frontier) or not set(frontier) <= set(level):
         raise ValueError(f"{about} {frontier[:8]}: not different nodes of the level")
     return frontier
@@ -187,10 +180,9 @@ def _next_frontier(
 def _select_tree(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
     """Build the tree of the nodes that the rule selects (EAGLE-2: re-ranking), and list those that it prunes."""
     size, about = len(builder.tokens), f"the rule {rule.name} selects"
-    nodes = listed(rule.select(builder), about) if size > 1 else ()
-    if len(nodes) > limits.nodes:
-        raise ValueError(f"{about} {len(nodes)} nodes, at most {limits.nodes} are allowed")
-    selected = numbers(nodes, about, int)
+    selected = integers(rule.select(builder), about) if size > 1 else []
+    if len(selected) > limits.nodes:
+        raise ValueError(f"{about} {len(selected)} nodes, at most {limits.nodes} are allowed")
     index = {ROOT_PARENT: ROOT_PARENT, 0: 0}  # of each selected node, its number in the tree
     for number, node in enumerate(selected, start=1):
         if node in index or not 0 < node < size:
@@ -198,49 +190,29 @@ def _select_tree(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -
         if builder.parents[node] not in index:
             raise ValueError(f"{about} node {node} without its parent {builder.parents[node]} before it")
         index[node] = number
-    kept = [0, *selected]
+    in_tree = [0, *selected]
     tree = DraftTree(
-        tokens=tuple(builder.tokens[node] for node in kept),
-        parents=tuple(index[builder.parents[node]] for node in kept),
-        log_probs=tuple(round(builder.log_probs[node], 7) for node in kept),
-        entropies=tuple(None if (e := builder.entropies[node]) is None else round(e, 7) for node in kept),
+        tokens=tuple(builder.tokens[node] for node in in_tree),
+        parents=tuple(index[builder.parents[node]] for node in in_tree),
+        log_probs=tuple(round(builder.log_probs[node], 7) for node in in_tree),
+        entropies=tuple(None if (e := builder.entropies[node]) is None else round(e, 7) for node in in_tree),
     )
     dropped = [node for node in range(1, len(builder.tokens)) if node not in index and builder.parents[node] in index]
     likeliest = heapq.nlargest(MAX_PRUNED, dropped, key=lambda node: builder.scores[node])
     pruned = (Pruned(index[builder.parents[n]], builder.tokens[n], round(builder.log_probs[n], 7)) for n in likeliest)
-    return GrownTree(tree, kept, tuple(pruned))
+    return GrownTree(tree, in_tree, tuple(pruned))
 
 
-def listed(values: Any, about: str) -> Sequence[Any]:
-    """Return a sequence as it is, and an array as a list.
+def integers(values: Iterable[SupportsIndex], about: str) -> list[int]:
+    """Return integers in any form, such as NumPy's or tensors of one element, as plain ones.
 
     Args:
         about: begins a refusal, such as ``the rule X selects``.
 
     Raises:
-        ValueError: another value, such as a generator, which need not end; one line.
+        ValueError: other values; one line.
     """
-    plain = values.tolist() if hasattr(values, "tolist") else values
-    if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
-        return plain
-    raise ValueError(f"{about} {short(values)}, not a list")
-
-
-def numbers(values: Any, about: str, kind: type[Number]) -> list[Number]:
-    """Return integers or finite numbers in any form, such as NumPy's or tensors of one element, as plain ones.
-
-    Raises:
-        ValueError: no list, as :func:`listed`; a truth value, or no such number; one line.
-    """
-    return [value if type(value) is int is kind else _number(value, about, kind) for value in listed(values, about)]
-
-
-def _number(value: Any, about: str, kind: type[Number]) -> Number:
     try:
-        plain = value.item() if hasattr(value, "item") else value
-        number = float(plain) if kind is float else operator.index(plain)
-        if not isinstance(plain, bool | str | bytes) and (kind is int or math.isfinite(number)):
-            return kind(number)
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # such as a tensor of several elements
-        pass
-    raise ValueError(f"{about} {short(value)}, not {'an integer' if kind is int else 'a finite number'}")
+        return [int(operator.index(value)) for value in values]
+    except (TypeError, RuntimeError) as error:  # such as a tensor of several elements
+        raise ValueError(f"{about} {short(values)}: not integers") from error

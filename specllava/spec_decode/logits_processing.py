@@ -20,8 +20,8 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, Pre
 from transformers.generation import InfNanRemoveLogitsProcessor, LogitsProcessorList, StopStringCriteria
 
 from specllava.config import DecodingConfig, short
+from specllava.spec_decode.rejection_sampler import Reduced, check_finite
 from specllava.trace import MAX_SETTINGS
-from specllava.spec_decode.rejection_sampler import Numbers, check_finite
 from specllava.tree import DraftTree
 
 # Settings that are applied, with the value that asks for nothing; the last five are of sampling alone.
@@ -166,14 +166,14 @@ class LogitsProcessing:
         scores = self(logits, paths).nan_to_num(nan=most, posinf=most, neginf=-torch.inf)
         return scores.masked_fill(logits == -torch.inf, -torch.inf)
 
-    def check(self, logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:
+    def check(self, logits: Tensor, whose: str, reduced: Reduced | None = None) -> None:
         """Refuse logits that are no numbers, unless the checkpoint wants those removed.
 
         Raises:
             ValueError: as :func:`~specllava.spec_decode.rejection_sampler.check_finite`.
         """
         if not any(isinstance(one, InfNanRemoveLogitsProcessor) for one in self._processors):
-            check_finite(logits, whose, numbers)
+            check_finite(logits, whose, reduced)
 
     def append(self, emitted: Sequence[int]) -> None:
         """Append emitted tokens to those that come before whatever is processed next."""

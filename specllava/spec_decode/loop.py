@@ -16,12 +16,10 @@ import torch
 from transformers import PreTrainedModel
 
 from specllava.config import DecodingConfig
-from specllava.trace import SPECULATIVE, TARGET_ONLY, FinishReason, Prefill, StepSeconds, StepTrace
 from specllava.engine.decoders import Batch
 from specllava.engine.pool import EXACT_ROWS, KVCaches
 from specllava.models.language_model import now
-from specllava.prompt import slots_of
-from specllava.prompt import Prompt
+from specllava.prompt import Prompt, slots_of
 from specllava.spec_decode.drafter import Drafter, NoDraft, check_proposal
 from specllava.spec_decode.growth import GrowthRule
 from specllava.spec_decode.logits_processing import AnswerSettings
@@ -34,6 +32,7 @@ from specllava.spec_decode.rejection_sampler import (
     target_view,
 )
 from specllava.spec_decode.tree_drafter import TreeDrafter
+from specllava.trace import SPECULATIVE, TARGET_ONLY, FinishReason, Prefill, StepSeconds, StepTrace
 from specllava.tree import DraftTree, Pruned
 
 Event = Prefill | StepTrace
@@ -44,25 +43,6 @@ class LaneOverrides(TypedDict, total=False):
 
     rule: GrowthRule | None
     drafter: Drafter | None
-
-
-@dataclass(frozen=True, slots=True)
-class LaneFacts:
-    """Facts of a lane for its trace: names and numbers, no tensors, so that they may cross to another process.
-
-    Args:
-        text, image_sizes, turn, forced_prefix: of its prompt.
-        rule, drafter: names of the objects that replace those of ``config``, if any do.
-    """
-
-    name: str
-    config: DecodingConfig
-    text: str
-    image_sizes: tuple[tuple[int, int], ...]
-    turn: int
-    forced_prefix: tuple[int, ...]
-    rule: str | None
-    drafter: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +65,6 @@ class Lane:
         drafts = own.get("drafter") is not None or config.drafter != "none"
         return cls(SPECULATIVE if drafts else TARGET_ONLY, config, prompt, **own)
 
-    @property
-    def facts(self) -> LaneFacts:
-        """Facts for its trace."""
-        prompt = self.prompt
-        return LaneFacts(
-            self.name, self.config, prompt.text, prompt.image_sizes, prompt.turn, prompt.forced_prefix,
-            None if self.rule is None else self.rule.name, None if self.drafter is None else self.drafter.name,
-        )  # fmt: skip
-
     def with_target_only(self) -> list[Lane]:
         """Return the lanes of a race: target-only in front of this one; only target-only if this drafts nothing."""
         alone = Lane.of(replace(self.config, drafter="none"), self.prompt)
@@ -102,16 +73,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class RaceEvent:
-    """What just happened in a race: names and numbers, so that another process may collect the traces.
+    """What just happened in a race.
 
     Args:
-        lane: facts of the lane that moved.
+        lane: the one that moved.
         item: its prefill or step; ``item.finished`` is the reason if it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
         draft_pass_tokens: tokens of each pass that the draft made for the step; none of a prefill.
     """
 
-    lane: LaneFacts
+    lane: Lane
     item: Event
     clock: float
     draft_pass_tokens: tuple[int, ...] = ()
@@ -179,9 +150,9 @@ class Request:
         if self.caches.pools.target.exact:
             rows = min(rows, EXACT_ROWS)
         capacity = config.target_slots(self._length)
-        self._engine = self.caches.target(capacity, drafter.state_layers, rows > 1)
-        output = self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-        self._engine.warm_up(rows, config.max_new_tokens + config.nodes, self._reduction)
+        self.engine = self.caches.target(capacity, drafter.state_layers, rows > 1)
+        output = self.engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
+        self.engine.warm_up(rows, config.max_new_tokens + config.nodes, self._reduction)
         logits, processing = output.logits, self._settings.processing
         if processing:
             logits = processing(logits[None], [()])[0]
@@ -234,7 +205,7 @@ class Request:
             vocabulary = self._target.config.get_text_config().vocab_size
             tree = check_proposal(drafter.name, tree, self.root, depth, self.lane.config.nodes, vocabulary)
             pruned = ()
-            if self._engine.cache.length != self.lane.prompt.length + len(self.emitted) - 1:
+            if self.engine.cache.length != self.lane.prompt.length + len(self.emitted) - 1:
                 raise ValueError(f"the drafter {drafter.name} ran the engine that verifies: give it one by Engine.of")
         self._drafter_ids = range(len(tree))
         if self.caches.pools.target.exact:
@@ -259,27 +230,27 @@ class Request:
             raise ValueError("no tree is proposed: propose comes first")
         recorder = DrawRecorder(self._random) if self._record else None
         started = self._now()
-        base = self._engine.cache.length
+        base = self.engine.cache.length
         processing, draft_probs = self._settings.processing, self.drafter.draft_probs
-        output = self._engine.forward(Batch.of_tree(tree, base), self._reduction)
+        output = self.engine.forward(Batch.of_tree(tree, base), self._reduction)
         logits = processing.of_tree(tree, output.logits) if processing else output.logits
         if draft_probs is not None and len(tree) < len(draft_probs):
             draft_probs = draft_probs[list(self._drafter_ids)]
-        verification, probs = self._sampler.verify(tree, logits, draft_probs, recorder, output.numbers)
+        verification, probs = self._sampler.verify(tree, logits, draft_probs, recorder, output.reduced)
         verified = self._now()
         path = verification.path
         emitted = self._emit([*(tree.tokens[node] for node in verification.accepted), verification.bonus_token])
-        states = self._engine.commit(base, path)
+        states = self.engine.commit(base, path)
         self.drafter.commit([self._drafter_ids[node] for node in path], states)
-        kept = self._now()
-        processing.check(output.logits, "target", output.numbers)  # an overflow or a damaged row may come late
+        committed = self._now()
+        processing.check(output.logits, "target", output.reduced)  # an overflow or a damaged row may come late
         self._tree = None
         return StepTrace(
             tree=tree,
             verification=verification,
             emitted=emitted,
             target=target_view(tree, logits, probs) if self._record else None,
-            seconds=StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=kept - verified),
+            seconds=StepSeconds(draft=self._draft_seconds, verify=verified - started, keep=committed - verified),
             pruned=self._pruned,
             draws=recorder.draws() if recorder else (),
             finished=self.finished,
@@ -373,4 +344,4 @@ def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
                 events.close()
                 del running[name]
             passes = request.drafter.pass_tokens if isinstance(item, StepTrace) else ()
-            yield RaceEvent(request.lane.facts, item, clocks[name], passes)
+            yield RaceEvent(request.lane, item, clocks[name], passes)

@@ -77,17 +77,17 @@ def merge(root: int, paths: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:
     counts: Counter[tuple[int, ...]] = Counter(path[:end] for path in paths for end in range(1, len(path) + 1))
     scores = {path: math.log(count / len(paths)) for path, count in counts.items()}
     best = sorted(counts, key=lambda path: (-scores[path], len(path)))[:nodes]  # a stable sort: the latest goes first
-    kept: list[tuple[int, ...]] = [(), *sorted(best, key=len)]
-    node_of = {path: node for node, path in enumerate(kept)}
+    in_tree: list[tuple[int, ...]] = [(), *sorted(best, key=len)]
+    node_of = {path: node for node, path in enumerate(in_tree)}
     scores[()] = 0.0
     below: defaultdict[tuple[int, ...], list[float]] = defaultdict(list)
     for path in counts:
         below[path[:-1]].append(scores[path] - scores[path[:-1]])
     return DraftTree(
-        tokens=(root, *(path[-1] for path in kept[1:])),
-        parents=(ROOT_PARENT, *(node_of[path[:-1]] for path in kept[1:])),
-        log_probs=(0.0, *(round(scores[path] - scores[path[:-1]], 7) for path in kept[1:])),
-        entropies=tuple(_entropy(below[path]) if path in below else None for path in kept),
+        tokens=(root, *(path[-1] for path in in_tree[1:])),
+        parents=(ROOT_PARENT, *(node_of[path[:-1]] for path in in_tree[1:])),
+        log_probs=(0.0, *(round(scores[path] - scores[path[:-1]], 7) for path in in_tree[1:])),
+        entropies=tuple(_entropy(below[path]) if path in below else None for path in in_tree),
     )
 
 

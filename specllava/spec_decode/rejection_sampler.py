@@ -23,7 +23,7 @@ from specllava.trace import Draw, TargetView, Verification
 from specllava.tree import DraftTree
 
 LIKELY = 8  # tokens of each distribution that are named in a record
-Numbers = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
+Reduced = Sequence[Sequence[float]]  # [rows, width] of a pass's reduction
 
 
 class SeededRandom:
@@ -66,7 +66,7 @@ class GreedyChoices:
 
 
 class RejectionSampler:
-    """Verifier of one answer: greedy, or by sampling from the target's warped distribution.
+    """Verifier of one answer: greedy, coupled to the target's own draws, or by rejection where children were drawn.
 
     Args:
         temperature: 0 for a greedy answer.
@@ -93,7 +93,7 @@ class RejectionSampler:
         logits: Tensor,
         draft_probs: Tensor | None = None,
         recorder: DrawRecorder | None = None,
-        numbers: Numbers | None = None,
+        reduced: Reduced | None = None,
     ) -> tuple[Verification, Tensor | None]:
         """Verify a tree; when sampling, also return the distributions that were used, ``[nodes, vocab]``.
 
@@ -102,13 +102,13 @@ class RejectionSampler:
             draft_probs: the distributions that the nodes' children were drawn from, ``[nodes, vocab]``; ``None`` if
                 they were chosen.
             recorder: records the numbers that are drawn.
-            numbers: of :class:`GreedyChoices`, if the pass has computed them; else computed here.
+            reduced: by :class:`GreedyChoices`, if the pass has computed them; else computed here.
 
         Raises:
             ValueError: when sampling, every token is forbidden, the logits are no numbers, or siblings are the same.
         """
         if self.reduction is not None:
-            choices = numbers if numbers is not None else self.reduction(logits).tolist()
+            choices = reduced if reduced is not None else self.reduction(logits).tolist()
             return verify_greedy(tree, [int(token) for token, _ in choices]), None
         probs = warp(logits, self._warpers)
         if draft_probs is None:
@@ -309,16 +309,16 @@ def _check_rows(tree: DraftTree, *distributions: Tensor) -> None:
             raise ValueError(f"nodes {elder} and {node} are siblings with the same token {tree.tokens[node]}")
 
 
-def check_finite(logits: Tensor, whose: str, numbers: Numbers | None = None) -> None:
+def check_finite(logits: Tensor, whose: str, reduced: Reduced | None = None) -> None:
     """Refuse logits that are no numbers.
 
     Args:
-        numbers: of :class:`GreedyChoices`, if the pass has computed them.
+        reduced: by :class:`GreedyChoices`, if the pass has computed them.
 
     Raises:
         ValueError: NaN or positive infinity, as from damaged weights or an overflow of float16.
     """
-    finite = bool((logits < torch.inf).all()) if numbers is None else all(known for _, known in numbers)
+    finite = bool((logits < torch.inf).all()) if reduced is None else all(known for _, known in reduced)
     if not finite:
         raise ValueError(
             f"the {whose}'s logits are not numbers: its weights are damaged, or float16 overflowed (try --dtype"

@@ -110,20 +110,20 @@ class ShapedRule(GrowthRule):
     """Grow the tree of one shape, whatever the tokens are."""
 
     drawable = True
-    _settled: Shape = field(init=False, repr=False)  # below the root
-    _widest: int = field(init=False, repr=False)  # children of any node of the shape at most
+    _shape: Shape = field(init=False, repr=False)  # below the root
+    _most: int = field(init=False, repr=False)  # children of any node of the shape at most
     _shapes: dict[int, Shape] = field(default_factory=dict, init=False, repr=False)  # below each node of the tree
 
-    def _settle(self, shape: Shape) -> None:
-        self._settled, self._widest = shape, _widest(shape)
+    def _set_shape(self, shape: Shape) -> None:
+        self._shape, self._most = shape, _max_children(shape)
 
     @property
     def max_children(self) -> int:
-        return self._widest
+        return self._most
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if node == 0:
-            self._shapes = {0: self._settled}
+            self._shapes = {0: self._shape}
         return len(self._shapes[node])
 
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
@@ -146,7 +146,7 @@ class FixedRule(ShapedRule):
     name = "fixed"
 
     def __post_init__(self) -> None:
-        self._settle(fixed_shape(self.branching, self.depth, self.nodes))
+        self._set_shape(fixed_shape(self.branching, self.depth, self.nodes))
 
 
 @dataclass(kw_only=True)
@@ -160,11 +160,11 @@ class SequoiaRule(ShapedRule):
     name = "sequoia"
 
     def __post_init__(self) -> None:
-        self._settle(best_shape(self.rank_acceptance, self.depth, self.nodes))
+        self._set_shape(best_shape(self.rank_acceptance, self.depth, self.nodes))
 
 
-def _widest(shape: Shape) -> int:
-    return max([len(shape), *map(_widest, shape)])
+def _max_children(shape: Shape) -> int:
+    return max([len(shape), *map(_max_children, shape)])
 
 
 def fixed_shape(branching: tuple[int, ...], depth: int, nodes: int) -> Shape:

@@ -103,7 +103,7 @@ class TreeDrafter(Drafter):
     def _commit_states(self, tokens: Sequence[int], states: Tensor) -> None:
         """Keep the text up to the root with the target's states; accepted tokens are read with the next root."""
         if self._slots:
-            self._engine.commit(self._slots[0] + 1, [])
+            self._engine.truncate(self._slots[0] + 1)
             self._unread, self._states = list(tokens[1:]), states
         else:
             assert self._states is not None
@@ -155,18 +155,18 @@ class TreeDrafter(Drafter):
         Raises:
             ValueError: logits that are no numbers.
         """
-        logits, numbers = output.logits, output.numbers
+        logits, reduced = output.logits, output.reduced
         if self._settings.processing:
             paths = [[builder.tokens[above] for above in reversed(_branch(builder, node))] for node in level]
             logits = self._settings.processing.of_draft(logits, paths)
         if self._drawn:
             return self._draw(logits, level)
-        if reduction is None or numbers is None:
+        if reduction is None or reduced is None:
             reduction = TopK(min(max_children(self.rule), logits.shape[-1]))
-            numbers = reduction(logits).tolist()
-        if any(math.isnan(row[0]) for row in numbers):
+            reduced = reduction(logits).tolist()
+        if any(math.isnan(row[0]) for row in reduced):
             check_finite(logits, "draft")
-        return reduction.decode(numbers)
+        return reduction.decode(reduced)
 
     def _draw(self, logits: Tensor, level: Sequence[int]) -> list[TopTokens]:
         """Draw guesses from the draft's warped distributions, which verification divides by."""
@@ -207,10 +207,10 @@ class TopK:
         top = log_probs.topk(self.count, dim=-1)
         return torch.cat([entropies, top.values, top.indices.float()], dim=-1)
 
-    def decode(self, numbers: Sequence[Sequence[float]]) -> list[TopTokens]:
-        """Decode the numbers of each row; tokens that the draft cannot guess are left out."""
+    def decode(self, reduced: Sequence[Sequence[float]]) -> list[TopTokens]:
+        """Decode the reduction of each row; tokens that the draft cannot guess are left out."""
         tops = []
-        for entropy, *rest in numbers:
+        for entropy, *rest in reduced:
             values = [value for value in rest[: self.count] if value > -math.inf]
             tokens = [int(token) for token in rest[self.count :][: len(values)]]
             tops.append(TopTokens(tokens, values, 0.0 if math.isnan(entropy) else entropy))

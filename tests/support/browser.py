@@ -1,35 +1,19 @@
-"""What browser tests of the page share: a tab, and expressions and texts for it. Their fixtures are in conftest."""
+"""What browser tests share: a tab, and expressions and texts for it. Their fixtures are in conftest."""
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from support.visual_traces import FakeBackend
-
-VIEWPORT = {"width": 1280, "height": 900}
-PATIENCE = 150_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
-DRAWN = "JSON.stringify(document.querySelector('.tree').data.map(({name, x, y, text}) => ({name, x, y, text})))"
+VIEWPORT = {"width": 1280, "height": 720}
+PATIENCE = 60_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
 HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
-FINISHED = (
-    "document.querySelector('.same').dataset.state === 'same'"
-    " && document.querySelector('.origin').textContent.includes('live')"
-)
-AT_THE_WORKBENCH = "try { localStorage.setItem('specllava.view', 'workbench'); } catch (refused) {}"
-LAB_READY = "document.querySelector('#lab-{name} .lab-run').disabled === false"
-
-
-@dataclass
-class Server:
-    """A page that is being served, and the backend behind it."""
-
-    address: str
-    backend: FakeBackend
+ALIVE = ".stage.alive .plot .main-svg"
+FINISHED = "document.querySelector('.spoken').textContent.startsWith('Answer complete')"
 
 
 @dataclass
@@ -44,53 +28,43 @@ class Visit:
         self.page.set_default_timeout(PATIENCE)
 
     def text(self, selector: str) -> str:
-        return str(self.page.inner_text(selector))
+        return str(self.page.inner_text(selector)).strip()
 
-    def step(self) -> int:
-        return int(self.text(".step-name").split()[1])
+    def say(self) -> str:
+        """The sentence of the stage."""
+        return self.text(".say h2")
 
-    def tree(self) -> list[dict[str, Any]]:
-        """The figure's data as Plotly holds it."""
-        return list(json.loads(self.page.evaluate(DRAWN)))
+    def count(self, selector: str) -> int:
+        return int(self.page.locator(selector).count())
 
     def wait(self, condition: str) -> None:
-        """Until an expression holds. Playwright gives up at once where it throws: what is absent is waited for too."""
-        from playwright.sync_api import TimeoutError
+        """Until an expression holds; what is absent is waited for. Playwright's own waiting evaluates strings in the
+        page, which saved pages forbid.
+        """
+        patient = f"(() => {{ try {{ return Boolean({condition}); }} catch (absent) {{ return false; }} }})()"
+        end = time.monotonic() + PATIENCE / 1000
+        while not self.page.evaluate(patient):
+            assert time.monotonic() < end, f"never came: {condition}; {self.page.url}; {self.errors}"
+            self.page.wait_for_timeout(50)
 
-        patient = f"(() => {{ try {{ return {condition}; }} catch (absent) {{ return false; }} }})()"
-        try:
-            self.page.wait_for_function(patient, polling=50)  # milliseconds; at every frame would be work
-        except TimeoutError:
-            asked = [call.partition("/gradio_api/")[2] for call in self.calls if "/gradio_api/" in call]
-            raise AssertionError(f"never came: {condition}; {self.page.url}; {self.errors}; {asked[-12:]}") from None
+    def wait_say(self, words: str) -> None:
+        """Until the sentence has these words."""
+        self.wait(f"document.querySelector('.say h2').textContent.includes({words!r})")
 
-    def lesson(self, number: int) -> None:
-        """Choose a lesson, from 0, in the menu."""
-        self.page.click(".learn-card button.label-wrap")
-        self.page.locator("button.teach").nth(number).click()
-
-    def run(self, question: str, speed: str = "1") -> None:
-        """Ask, and play the run as fast as it was; at the speed that the page chooses it plays for eight seconds."""
-        self.page.select_option(".speed", speed)
-        self.page.fill("#question textarea", question)
-        self.page.click("#run")
-
-    def settle(self) -> None:
-        """Leave what runs for the first example, as a visitor does who begins again without a reload."""
-        self.page.set_viewport_size(VIEWPORT)
-        self.page.keyboard.press("Escape")  # a drawer that is open
-        self.page.evaluate("document.querySelector('.asked').textContent = ''")  # until the example is shown
-        self.page.locator("button.example").first.click()
-        self.wait("document.querySelector('.asked').textContent !== ''")
-        self.wait("document.querySelector('.origin').textContent.includes('recorded run')")
-        self.wait("!document.querySelector('#run').disabled && document.querySelector('#stop').disabled")
+    def step(self, number: int, phase: str) -> None:
+        """Go to a step, from 1, and one of its phases."""
+        self.page.evaluate("""([step, phase]) => {
+          const input = document.querySelector(".slide input");
+          input.value = step - 1;
+          input.dispatchEvent(new Event("input"));
+          document.querySelector(`.phase [data-phase=${phase}]`).click();
+        }""", [number, phase])
 
     def close(self) -> None:
         """Leave; a tab in a browser's own profile must have left nothing there."""
         context = self.page.context
         if context == context.browser.contexts[0]:
-            left = "document.cookie + Object.keys(localStorage).filter((key) => key !== 'specllava.view')"
-            kept = self.page.evaluate(left)
+            kept = self.page.evaluate("document.cookie + Object.keys(localStorage)")
             self.page.close()
             assert not kept, f"the next visitor would have it: {kept}"
         else:
@@ -102,43 +76,30 @@ SavedPages = Callable[..., Visit]
 
 
 def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[str] = ("light", "dark")) -> None:
-    """Assert that axe finds nothing serious in what is shown, or in one part of it, in each colour scheme."""
+    """Assert that axe finds nothing moderate or worse in what is shown, or in one part of it, in each scheme."""
     from axe_playwright_python.sync_playwright import Axe
 
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
-        page.wait_for_selector("body.dark" if scheme == "dark" else "body:not(.dark)", state="attached")
+        page.wait_for_selector(".dark" if scheme == "dark" else ":root:not(.dark) body:not(.dark)", state="attached")
         found = Axe().run(page, context=context).response["violations"]
-        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        serious = [one for one in found if one["impact"] in ("moderate", "serious", "critical")]
         assert not serious, (scheme, [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in serious])
 
 
-def new_page(browser: Any, viewport: dict[str, int], **context: Any) -> Any:
-    """A page in the browser's profile, which keeps scripts as it compiled them: they are half of what a visit takes.
-
-    What cannot be chosen for one page of a profile gets a profile of its own, where nothing was loaded before. The
-    visitor left the page at the workbench the last time, where every card is.
-    """
-    if not context.keys() <= {"color_scheme", "reduced_motion"}:
-        page = browser.new_context(viewport=viewport, **context).new_page()
-        page.set_default_timeout(PATIENCE)
-        page.add_init_script(AT_THE_WORKBENCH)
-        return page
-    page = browser.contexts[0].new_page()
-    page.set_default_timeout(PATIENCE)
-    page.add_init_script(AT_THE_WORKBENCH)
-    page.set_viewport_size(viewport)
-    page.emulate_media(**context)
-    return page
-
-
-def new_tab(browser: Any, **context: Any) -> Visit:
-    """A visitor's tab, which notes errors and what it asks for."""
-    context.setdefault("viewport", VIEWPORT)
-    tab = Visit(new_page(browser, **context))
-    tab.page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
-    tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
-    tab.page.on("request", lambda request: tab.calls.append(request.url))
+def new_tab(browser: Any, viewport: dict[str, int] | None = None, **context: Any) -> Visit:
+    """A visitor's tab, which notes errors and what it asks for: in the browser's profile, which keeps compiled scripts,
+    unless something cannot be chosen for one page of it."""
+    if context.keys() <= {"color_scheme", "reduced_motion"}:
+        page = browser.contexts[0].new_page()
+        page.set_viewport_size(viewport or VIEWPORT)
+        page.emulate_media(**context)
+    else:
+        page = browser.new_context(viewport=viewport or VIEWPORT, **context).new_page()
+    tab = Visit(page)
+    page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
+    page.on("pageerror", lambda error: tab.errors.append(str(error)))
+    page.on("request", lambda request: tab.calls.append(request.url))
     return tab
 
 
@@ -147,12 +108,11 @@ def visits(browser: Any, address: str) -> Iterator[Visitor]:
     """Open pages of ``address``; at the end no tab may have asked another host or logged an error."""
     made: list[Visit] = []
 
-    def open_page(query: str = "", address: str = address, init_script: str = "", **context: Any) -> Visit:
+    def open_page(query: str = "", address: str = address, **context: Any) -> Visit:
         tab = new_tab(browser, **context)
         made.append(tab)
-        tab.page.add_init_script(init_script)
         tab.page.goto(address + query)
-        tab.page.wait_for_selector(".tree .main-svg")
+        tab.page.wait_for_selector(ALIVE)
         return tab
 
     yield open_page
@@ -161,15 +121,3 @@ def visits(browser: Any, address: str) -> Iterator[Visitor]:
         assert not tab.errors, tab.errors
         asked = {urlsplit(call).netloc for call in tab.calls}
         assert asked <= {urlsplit(tab.calls[0]).netloc, ""}, f"asked another host: {asked}"
-
-
-@contextmanager
-def script_page(browser: Any, name: str) -> Iterator[Any]:
-    """An empty page in which ``script`` is what one of the page's scripts exports."""
-    from visual.player.static_files import static_text
-
-    page = browser.new_page()
-    address = f"data:text/javascript;charset=utf-8,{quote(static_text(name))}"
-    page.evaluate("async (address) => { window.script = await import(address); }", address)
-    yield page
-    page.close()

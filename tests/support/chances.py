@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specllava.trace import Verification
 from specllava.spec_decode.logits_processing import warpers
 from specllava.spec_decode.rejection_sampler import SeededRandom, draw_children, verify_coupled, warp
+from specllava.trace import Verification
 from specllava.tree import ROOT_PARENT, DraftTree
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ import torch
 
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
-from specllava.trace import DecodeTrace
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.pair import Pair
 from specllava.prompt import Prompt
+from specllava.trace import DecodeTrace
 from support import models
 
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, min_log_prob=-50.0, entropy_threshold=1.0)

@@ -51,21 +51,11 @@ TEMPLATES: dict[FamilyName, str] = {
     "{{ message['content'][0]['text'] }}{% else %}{{ message['role'].upper() + ': '}}{% endif %}" + RENDER,
 }
 CLIP_IMAGES = {
-    "crop_size": {"height": SIDE, "width": SIDE},
-    "do_center_crop": True,
-    "do_convert_rgb": True,
-    "do_normalize": True,
-    "do_rescale": True,
-    "do_resize": True,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-    "resample": 3,
-    "rescale_factor": 0.00392156862745098,
+    "crop_size": {"height": SIDE, "width": SIDE}, "do_center_crop": True, "do_convert_rgb": True, "do_normalize": True,
+    "do_rescale": True, "do_resize": True, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711], "resample": 3, "rescale_factor": 0.00392156862745098,
     "size": {"shortest_edge": SIDE},
-}
-
-
-# ------------------------------------------------------------------------------------------- tokenizer
+}  # fmt: skip
 
 
 @cache
@@ -112,83 +102,42 @@ def write_tokenizer(directory: Path, seeing: bool, also: str = "") -> None:
     added = {
         str(one["id"]): {name: value for name, value in one.items() if name != "id"} for one in raw["added_tokens"]
     }
-    write(
-        directory / "tokenizer_config.json",
-        {
-            "add_bos_token": True,
-            "add_eos_token": False,
-            "added_tokens_decoder": added,
-            "clean_up_tokenization_spaces": False,
-            "legacy": False,
-            "model_max_length": CONTEXT,
-            "padding_side": "left",
-            "sp_model_kwargs": {},
-            "tokenizer_class": "LlamaTokenizer",
-            **special,
-            **({"image_token": "<image>", "processor_class": "LlavaProcessor"} if seeing else {}),
-        },
-    )
-
-
-# ------------------------------------------------------------------------------------------- configurations
+    named = {"image_token": "<image>", "processor_class": "LlavaProcessor"} if seeing else {}
+    fields = {
+        "add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": added, "legacy": False,
+        "clean_up_tokenization_spaces": False, "model_max_length": CONTEXT, "padding_side": "left",
+        "sp_model_kwargs": {}, "tokenizer_class": "LlamaTokenizer",
+    }  # fmt: skip
+    write(directory / "tokenizer_config.json", fields | special | named)
 
 
 def text_fields(layers: int, hidden: int, vocabulary: int) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "max_position_embeddings": CONTEXT,
-        "model_type": "llama",
-        "num_attention_heads": hidden // 16,
-        "num_hidden_layers": layers,
-        "num_key_value_heads": hidden // 16,
-        "rms_norm_eps": 1e-05,
-        "torch_dtype": "float16",
-        "vocab_size": vocabulary,
-    }
+        "architectures": ["LlamaForCausalLM"], "hidden_size": hidden, "intermediate_size": 2 * hidden,
+        "max_position_embeddings": CONTEXT, "model_type": "llama", "num_attention_heads": hidden // 16,
+        "num_hidden_layers": layers, "num_key_value_heads": hidden // 16, "rms_norm_eps": 1e-05,
+        "torch_dtype": "float16", "vocab_size": vocabulary,
+    }  # fmt: skip
 
 
 def llava_fields(family: FamilyName, layers: int, hidden: int, vision: int = 32) -> dict[str, Any]:
     """A published ``config.json`` with small sizes."""
     fields: dict[str, Any] = {
-        "architectures": ["LlavaForConditionalGeneration"],
-        "ignore_index": -100,
-        "image_token_index": IMAGE_ID,
-        "image_seq_length": (SIDE // PATCH) ** 2,
-        "model_type": "llava",
-        "pad_token_id": PAD_ID,
-        "projector_hidden_act": "gelu",
-        "text_config": {"_name_or_path": "lmsys/vicuna-7b-v1.5", **text_fields(layers, hidden, PADDED)},
-        "tie_word_embeddings": False,
-        "torch_dtype": "float16",
-        "transformers_version": "4.36.0.dev0",
+        "architectures": ["LlavaForConditionalGeneration"], "ignore_index": -100, "image_token_index": IMAGE_ID,
+        "image_seq_length": (SIDE // PATCH) ** 2, "model_type": "llava", "pad_token_id": PAD_ID,
+        "projector_hidden_act": "gelu", "text_config": text_fields(layers, hidden, PADDED),
+        "tie_word_embeddings": False, "torch_dtype": "float16", "vision_feature_layer": -2,
+        "vision_feature_select_strategy": "default", "vocab_size": PADDED,
         "vision_config": {
-            "hidden_size": vision,
-            "image_size": SIDE,
-            "intermediate_size": 2 * vision,
-            "model_type": "clip_vision_model",
-            "num_attention_heads": 2,
-            "num_hidden_layers": 3,
-            "patch_size": PATCH,
-            "projection_dim": 24,
-            "vocab_size": WORDS,
+            "hidden_size": vision, "image_size": SIDE, "intermediate_size": 2 * vision,
+            "model_type": "clip_vision_model", "num_attention_heads": 2, "num_hidden_layers": 3, "patch_size": PATCH,
+            "projection_dim": 24, "vocab_size": WORDS,
         },
-        "vision_feature_layer": -2,
-        "vision_feature_select_strategy": "default",
-        "vocab_size": PADDED,
-    }
+    }  # fmt: skip
     if family == "llava_next":
-        fields |= {
-            "architectures": ["LlavaNextForConditionalGeneration"],
-            "image_grid_pinpoints": GRID,
-            "model_type": "llava_next",
-            "use_image_newline_parameter": True,
-        }
+        fields |= {"architectures": ["LlavaNextForConditionalGeneration"], "model_type": "llava_next"}
+        fields |= {"image_grid_pinpoints": GRID, "use_image_newline_parameter": True}
     return fields
-
-
-# ------------------------------------------------------------------------------------------- checkpoints
 
 
 def write_llava(
@@ -213,26 +162,15 @@ def write_llava(
     model = seeded(build, AutoConfig.from_pretrained(directory), seed)
     weights = {published_name(name): weight for name, weight in randomised(model, seed).items()}
     write_weights(directory, weights | (parts or {}))
-    next_ = {"aspect_ratio_setting": "anyres", "image_grid_pinpoints": GRID, "do_pad": True}
-    write(
-        directory / "preprocessor_config.json",
-        {
-            **CLIP_IMAGES,
-            **(next_ if family == "llava_next" else {}),
-            "image_processor_type": "CLIPImageProcessor" if family == "llava" else "LlavaNextImageProcessor",
-            "processor_class": "LlavaProcessor" if family == "llava" else "LlavaNextProcessor",
-        },
-    )
-    write(
-        directory / "processor_config.json",
-        {
-            "image_token": "<image>",
-            "num_additional_image_tokens": 1,
-            "patch_size": PATCH,
-            "processor_class": "LlavaProcessor" if family == "llava" else "LlavaNextProcessor",
-            "vision_feature_select_strategy": "default",
-        },
-    )
+    named = "LlavaProcessor" if family == "llava" else "LlavaNextProcessor"
+    images: dict[str, Any] = {"image_processor_type": "CLIPImageProcessor"}
+    if family == "llava_next":
+        images = {"image_processor_type": "LlavaNextImageProcessor", "aspect_ratio_setting": "anyres"}
+        images |= {"image_grid_pinpoints": GRID, "do_pad": True}
+    write(directory / "preprocessor_config.json", {**CLIP_IMAGES, **images, "processor_class": named})
+    reader = {"image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": PATCH}
+    reader |= {"processor_class": named, "vision_feature_select_strategy": "default"}
+    write(directory / "processor_config.json", reader)
     write(directory / "chat_template.json", {"chat_template": TEMPLATES[family]})
     write_tokenizer(directory, seeing=True)
     return directory
@@ -262,13 +200,11 @@ def write_llama(
 
 
 def weights_of(directory: Path) -> dict[str, Tensor]:
-    """All weights of a checkpoint by their names on disk."""
     files = sorted(directory.glob("*.safetensors"))
     return {name: weight for file in files for name, weight in load_file(file).items()}
 
 
 def tower_of(directory: Path) -> dict[str, Tensor]:
-    """The weights of a LLaVA's tower."""
     return {name: weight for name, weight in weights_of(directory).items() if "vision_tower" in name}
 
 
@@ -314,7 +250,6 @@ def randomised(model: torch.nn.Module, seed: int) -> dict[str, Tensor]:
 
 
 def write_weights(directory: Path, weights: dict[str, Tensor]) -> None:
-    """Two safetensors files and their index."""
     names = sorted(weights)
     files = {1: names[: len(names) // 2], 2: names[len(names) // 2 :]}
     index: dict[str, str] = {}
@@ -337,7 +272,6 @@ QUESTIONS = ("What is this?", "Where is the cat?", "Describe the picture in deta
 
 
 def picture(number: int) -> Image.Image:
-    """Noise, of an odd size."""
     width, height = SIZES[number % len(SIZES)]
     source = torch.Generator().manual_seed(number)
     return Image.fromarray(torch.randint(256, (height, width, 3), generator=source, dtype=torch.uint8).numpy())

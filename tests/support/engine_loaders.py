@@ -7,10 +7,10 @@ here. Where an engine would leave a parameter at random or drop a tensor without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from transformers import AutoConfig, LlamaConfig
 from specllava.models.checkpoint import Checkpoint
 
 EngineName = Literal["vllm", "sglang"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 Shapes = dict[str, tuple[int, ...]]
 ARCHITECTURE = "LlamaForCausalLMEagle3"  # registered in both
 
@@ -56,8 +57,7 @@ def served(directory: Path, engine: EngineName) -> Served:
     if architecture != ARCHITECTURE:
         raise Unloadable(f"{engine} has no class {architecture}")
     tensors = Checkpoint.at(directory).weights(2**40, lambda line: None)
-    load = _vllm_eagle3 if engine == "vllm" else _sglang_eagle3
-    weights, ids = load(tensors, config, fields)
+    weights, ids = _load(tensors, config, fields, engine)
     return Served(config, _states(fields, engine), weights, ids)
 
 
@@ -85,52 +85,29 @@ def _layer(config: LlamaConfig, width: int) -> Shapes:
     return shapes
 
 
-def _vllm_eagle3(
-    tensors: Mapping[str, Tensor], config: LlamaConfig, fields: Mapping[str, Any]
+def _load(
+    tensors: Mapping[str, Tensor], config: LlamaConfig, fields: Mapping[str, Any], engine: EngineName
 ) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
-    hidden, read = config.hidden_size, fields.get("target_hidden_size", config.hidden_size)
-    wanted = _ends(config, fields, 3 * read)
-    for number in range(config.num_hidden_layers):
-        layer = _layer(config, hidden if number else 2 * hidden) | {"input_layernorm.weight": (hidden,)}
-        if number == 0:  # later layers have one, which they do not run
-            layer["hidden_norm.weight"] = (hidden,)
-        wanted |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
-    taken = {name: one for name, one in tensors.items() if "t2d" not in name}
-    if "embed_tokens.weight" in taken:
-        wanted["embed_tokens.weight"] = (config.vocab_size, hidden)
-    offsets = taken.pop("d2t", None)
-    return _filled(taken, wanted, lambda name: name.replace("midlayer.", "layers.0.")), _ids(offsets, config, fields)
-
-
-def _sglang_eagle3(
-    tensors: Mapping[str, Tensor], config: LlamaConfig, fields: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
+    """Both have one layer, which vLLM numbers, and a norm in front of each of its two inputs."""
     if config.num_hidden_layers != 1:
         raise Unloadable("one layer alone")
     hidden, read = config.hidden_size, fields.get("target_hidden_size", config.hidden_size)
-    norms: Shapes = {"input_layernorm.weight": (hidden,), "hidden_norm.weight": (hidden,)}
-    layer = _layer(config, 2 * hidden) | norms
-    wanted = _ends(config, fields, 3 * read) | {f"midlayer.{name}": shape for name, shape in layer.items()}
-    taken = {name: one for name, one in tensors.items() if "t2d" not in name}
+    layer = _layer(config, 2 * hidden) | {"input_layernorm.weight": (hidden,), "hidden_norm.weight": (hidden,)}
+    front = "layers.0." if engine == "vllm" else "midlayer."
+    rows = fields.get("draft_vocab_size") or config.vocab_size
+    wanted: Shapes = {"fc.weight": (hidden, 3 * read), "norm.weight": (hidden,), "lm_head.weight": (rows, hidden)}
+    wanted |= {front + name: shape for name, shape in layer.items()}
+    taken = {name.replace("midlayer.", front): one for name, one in tensors.items() if "t2d" not in name}
     if "embed_tokens.weight" in taken:
         wanted["embed_tokens.weight"] = (config.vocab_size, hidden)
     offsets = taken.pop("d2t", None)
-    return _filled(taken, wanted, lambda name: name), _ids(offsets, config, fields)
+    _check_filled(taken, wanted)
+    return taken, _ids(offsets, rows, config.vocab_size)
 
 
-def _ends(config: LlamaConfig, fields: Mapping[str, Any], read: int) -> Shapes:
-    rows = fields.get("draft_vocab_size") or config.vocab_size
-    return {
-        "fc.weight": (config.hidden_size, read),
-        "norm.weight": (config.hidden_size,),
-        "lm_head.weight": (rows, config.hidden_size),
-    }
-
-
-def _ids(offsets: Tensor | None, config: LlamaConfig, fields: Mapping[str, Any]) -> tuple[int, ...] | None:
-    rows = fields.get("draft_vocab_size") or config.vocab_size
+def _ids(offsets: Tensor | None, rows: int, vocabulary: int) -> tuple[int, ...] | None:
     if offsets is None:
-        if rows != config.vocab_size:
+        if rows != vocabulary:
             raise Unloadable(f"{rows} rows of a head stand for the first {rows} tokens")
         return None
     if offsets.shape != (rows,) or offsets.dtype != torch.int64:
@@ -138,13 +115,11 @@ def _ids(offsets: Tensor | None, config: LlamaConfig, fields: Mapping[str, Any])
     return tuple((offsets + torch.arange(rows)).tolist())
 
 
-def _filled(tensors: Mapping[str, Tensor], wanted: Shapes, renamed: Callable[[str], str]) -> dict[str, Tensor]:
-    """Return the tensors by their parameters' names; every parameter gets one, and every tensor has one."""
-    found = {renamed(name): one for name, one in tensors.items()}
-    unknown, missing = sorted(found.keys() - wanted.keys()), sorted(wanted.keys() - found.keys())
+def _check_filled(tensors: Mapping[str, Tensor], wanted: Shapes) -> None:
+    """Every parameter gets a tensor, and every tensor has one."""
+    unknown, missing = sorted(tensors.keys() - wanted.keys()), sorted(wanted.keys() - tensors.keys())
     if unknown or missing:
         raise Unloadable(f"no parameter for {unknown}, nothing for {missing}")
     for name, shape in wanted.items():
-        if tuple(found[name].shape) != shape:
-            raise Unloadable(f"{name} of shape {tuple(found[name].shape)}, not {shape}")
-    return found
+        if tuple(tensors[name].shape) != shape:
+            raise Unloadable(f"{name} of shape {tuple(tensors[name].shape)}, not {shape}")

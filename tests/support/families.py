@@ -1,17 +1,18 @@
-"""Small random checkpoints of the families that transformers encodes, laid out on disk as the published ones are.
+"""Small random checkpoints of every family but LLaVA's, laid out on disk as the published ones are.
 
 The layouts are those of ``llava-hf/llava-onevision-qwen2-0.5b-ov-hf``, ``OpenGVLab/InternVL3-1B-hf``,
 ``HuggingFaceM4/Idefics3-8B-Llama3``, ``HuggingFaceTB/SmolVLM2-2.2B-Instruct``, ``Qwen/Qwen2-VL-7B-Instruct``,
 ``Qwen/Qwen2.5-VL-7B-Instruct``, ``Qwen/Qwen3-VL-8B-Instruct``, ``Qwen/Qwen3-VL-30B-A3B-Instruct`` and
-``google/gemma-3-4b-it``, as transformers describes them. Only the sizes are small.
+``google/gemma-3-4b-it``, as transformers describes them, and those of six language models. Only the sizes are small.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,9 +21,305 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedMode
 
 from specllava.models.families.family import family_of
 from support.checkpoints import TEXT, spelling, write
-from support.family_configs import ASPECT, SPEAKER, Layout, config_fields, grid, slots, text_fields
-from support.family_kinds import CONTEXT, KINDS, QWEN3S, WORDS, FamilyName, TokensName, token_ids
 from support.models import seeded
+
+FamilyName = Literal[
+    "llava_onevision", "internvl", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3",
+    "qwen3_vl_moe",
+]
+TextName = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3"]
+TokensName = FamilyName | Literal["mistral"]
+FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
+TEXTS: tuple[TextName, ...] = get_args(TextName)
+WORDS = 320  # pieces of the vocabulary: 256 bytes and what is learnt from a text
+CONTEXT = 2048
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+QWEN_VL = (*QWEN, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+QWENS: tuple[FamilyName, ...] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+QWEN3S: tuple[FamilyName, ...] = QWENS[2:]
+ROWS = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is published with a family: tokens, processor, template."""
+
+    first: tuple[str, ...]  # special tokens in front of the words
+    last: tuple[str, ...]  # and behind them
+    image: str
+    bos: str | None
+    eos: str
+    tokenizer: str
+    processor: str
+    image_processor: str
+    template: str
+    named: tuple[tuple[str, str], ...] = ()  # special tokens that the tokenizer knows by a name
+
+
+PARTS = (
+    "{% for content in message['content'] %}{% if content['type'] == 'image' %}IMAGE"
+    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
+)
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + PARTS + "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURNS = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}{% if message['content'][0]['type'] == 'image' %}"
+    "{{ ':' }}{% else %}{{ ': ' }}{% endif %}" + PARTS.replace("IMAGE", "<image>") + "<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+MODEL = (
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>"
+    "{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
+    + PARTS.replace("IMAGE", "<start_of_image>")
+    + "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+VISION = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
+ASSISTANT = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+)
+KINDS: dict[TokensName, Kind] = {
+    "llava_onevision": Kind(
+        (), (*QWEN, "<image>", "<video>"), "<image>", None, "<|im_end|>", "Qwen2Tokenizer", "LlavaOnevisionProcessor",
+        "LlavaOnevisionImageProcessor", CHATML.replace("IMAGE", "<image>\n"),
+    ),
+    "internvl": Kind(
+        (), (*QWEN, "<img>", "</img>", "<IMG_CONTEXT>", "<video>"), "<IMG_CONTEXT>", None, "<|im_end|>",
+        "Qwen2Tokenizer", "InternVLProcessor", "GotOcr2ImageProcessorFast", CHATML.replace("IMAGE", "<IMG_CONTEXT>\n"),
+        (("start_image_token", "<img>"), ("end_image_token", "</img>"), ("context_image_token", "<IMG_CONTEXT>"),
+         ("video_token", "<video>")),
+    ),
+    "mistral": Kind(  # of language models alone
+        ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<pad>"), (), "", "<s>", "</s>", "LlamaTokenizerFast", "", "", ""
+    ),
+    "idefics3": Kind(
+        (), ("<|begin_of_text|>", "<|end_of_text|>", "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
+        "<image>", "<|begin_of_text|>", "<end_of_utterance>", "PreTrainedTokenizerFast", "Idefics3Processor",
+        "Idefics3ImageProcessor", "{{ bos_token }}" + TURNS,
+    ),
+    "smolvlm": Kind(
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        ("<global-img>", *ROWS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"), "<image>",
+        "<|im_start|>", "<end_of_utterance>", "GPT2Tokenizer", "SmolVLMProcessor", "SmolVLMImageProcessor",
+        "<|im_start|>" + TURNS,
+    ),
+    **{
+        name: Kind((), QWEN_VL, "<|image_pad|>", None, "<|im_end|>", "Qwen2Tokenizer", processor, images, template)
+        for name, processor, images, template in (
+            ("qwen2_vl", "Qwen2VLProcessor", "Qwen2VLImageProcessor", ASSISTANT + VISION),
+            ("qwen2_5_vl", "Qwen2_5_VLProcessor", "Qwen2VLImageProcessor", ASSISTANT + VISION),
+            ("qwen3_vl", "Qwen3VLProcessor", "Qwen2VLImageProcessorFast", VISION),
+            ("qwen3_vl_moe", "Qwen3VLProcessor", "Qwen2VLImageProcessorFast", VISION),
+        )
+    },
+    "gemma3": Kind(
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
+        ("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+        "<image_soft_token>", "<bos>", "<end_of_turn>", "GemmaTokenizer", "Gemma3Processor", "Gemma3ImageProcessor",
+        MODEL,
+        (("boi_token", "<start_of_image>"), ("eoi_token", "<end_of_image>"), ("image_token", "<image_soft_token>")),
+    ),
+}  # fmt: skip
+# Fields of a processor's files of which each decides slots or pixels.
+AGREEMENTS: dict[FamilyName, tuple[str, ...]] = {
+    "llava_onevision": ("num_image_tokens", "size"), "internvl": ("image_seq_length", "size"),
+    "idefics3": ("image_seq_len", "max_image_size"), "smolvlm": ("image_seq_len", "max_image_size"),
+    "gemma3": ("image_seq_length", "size"),
+} | dict.fromkeys(QWENS, ("patch_size", "temporal_patch_size", "merge_size"))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TextKind:
+    """What is published with a language model."""
+
+    tokens: TokensName  # whose special tokens it has
+    template: str  # over messages whose contents are texts
+    fields: tuple[tuple[str, Any], ...] = ()  # of the configuration, beside the sizes
+
+
+WINDOW = 12  # of the sliding layers of small language models and of Gemma 3: every prompt with a picture is longer
+TEXT_CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+TEXT_KINDS: dict[TextName, TextKind] = {
+    "llama": TextKind("idefics3", (
+        "{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' + message['content'] | trim"
+        " + '<end_of_utterance>' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    )),
+    "mistral": TextKind("mistral", (
+        "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+        "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}"
+        "{% endfor %}"
+    ), (("sliding_window", WINDOW),)),
+    "qwen2": TextKind("qwen2_vl", TEXT_CHATML),
+    "qwen3": TextKind("qwen3_vl", TEXT_CHATML),
+    "gemma3_text": TextKind("gemma3", (  # whose content may be a text or a list of parts
+        "{{ bos_token }}{% for message in messages %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant'"
+        " else message['role']) + '\n' }}{% if message['content'] is string %}{{ message['content'] | trim }}"
+        "{% endif %}{{ '<end_of_turn>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+    )),
+    "phi3": TextKind("mistral", (  # which writes no beginning, though the tokenizer has one
+        "{% for message in messages %}{{ message['role'] + '\n' + message['content'] + '</s>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant\n' }}{% endif %}"
+    ), (("sliding_window", WINDOW), ("pad_token_id", 2))),
+}  # fmt: skip
+
+
+@cache
+def token_ids(family: TokensName) -> dict[str, int]:
+    kind = KINDS[family]
+    behind = len(kind.first) + WORDS
+    return {token: number for number, token in enumerate(kind.first)} | {
+        token: behind + number for number, token in enumerate(kind.last)
+    }
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of a checkpoint: decoder, tower, rows of the embeddings behind the last token."""
+
+    layers: int = 2
+    hidden: int = 48
+    heads: int = 4
+    kv_heads: int = 2
+    vision: int = 32
+    side: int = 28
+    patch: int = 7
+    scale: int = 2  # patches on a side that become one slot
+    padding: int = 24
+    tied: bool = False
+    window: int = 0  # of the decoder's last layer, where the family has sliding windows; 0 for full attention
+
+
+SPEAKER = Layout(layers=1, hidden=32, heads=2, kv_heads=1, padding=8)  # of a language model that a draft is made of
+
+
+def text_fields(family: TokensName, layout: Layout) -> dict[str, Any]:
+    """The decoder's part of ``config.json``."""
+    qwens = {"llava_onevision": "qwen2", "internvl": "qwen2"} | {name: f"{name}_text" for name in QWEN3S}
+    flat = {"qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl"}  # whose fields lie beside the tower's
+    others = {"mistral": "mistral", "gemma3": "gemma3_text"}
+    kind = (qwens | flat | others).get(family, "llama")
+    fields: dict[str, Any] = {
+        "hidden_size": layout.hidden, "intermediate_size": 2 * layout.hidden, "max_position_embeddings": CONTEXT,
+        "model_type": kind, "num_attention_heads": layout.heads, "num_hidden_layers": layout.layers,
+        "num_key_value_heads": layout.kv_heads, "tie_word_embeddings": tied(family, layout),
+        "vocab_size": WORDS + len(KINDS[family].first) + len(KINDS[family].last) + layout.padding,
+    }  # fmt: skip
+    if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
+        fields |= {"head_dim": 16, "sliding_window": None, "rope_theta": 1e9}
+    if family == "gemma3":  # likewise; every second layer slides, and the others' rotary angles are scaled
+        fields |= {
+            "head_dim": 16, "query_pre_attn_scalar": 16, "rope_local_base_freq": 1e4, "rope_theta": 1e6,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": layout.window or WINDOW,
+            "sliding_window_pattern": 2,
+        }  # fmt: skip
+    if kind == "qwen2" or family in flat:
+        fields |= {"use_sliding_window": False, "max_window_layers": layout.layers, "rope_theta": 1e6}
+    if family in flat and layout.window:
+        fields |= {"use_sliding_window": True, "max_window_layers": layout.layers - 1, "sliding_window": layout.window}
+    if family in QWEN3S:  # whose heads, too, have a width of their own
+        fields |= {"head_dim": 16, "rope_theta": 5e6}
+    if family == "qwen3_vl_moe":
+        fields |= {
+            "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": layout.hidden // 2 + 1,
+            "norm_topk_prob": True, "num_experts": layout.heads + 3, "num_experts_per_tok": 2,
+        }  # fmt: skip
+    if family in QWENS:
+        ids = token_ids(family)
+        fields |= {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
+        pairs = fields.get("head_dim", layout.hidden // layout.heads) // 2
+        side = pairs // 3  # of the pairs of numbers that are rotated together, in height and in width
+        rope: dict[str, Any] = {"mrope_section": [pairs - 2 * side, side, side]}
+        fields["rope_scaling"] = rope | (
+            {"rope_type": "default", "mrope_interleaved": True} if family in QWEN3S else {"type": "mrope"}
+        )
+    return fields
+
+
+def tied(family: TokensName, layout: Layout) -> bool:
+    return layout.tied or family == "gemma3"
+
+
+def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
+    """A published ``config.json`` with small sizes."""
+    ids, image = token_ids(family), token_ids(family)[KINDS[family].image]
+    vision: dict[str, Any] = {
+        "hidden_size": layout.vision, "image_size": layout.side, "intermediate_size": 2 * layout.vision,
+        "num_attention_heads": 2, "num_hidden_layers": 2, "patch_size": layout.patch,
+    }  # fmt: skip
+    fields = {
+        "architectures": [f"{family}ForConditionalGeneration"], "model_type": family,
+        "text_config": text_fields(family, layout), "tie_word_embeddings": tied(family, layout),
+        "torch_dtype": "float16", "vision_config": vision,
+    }  # fmt: skip
+    match family:
+        case "llava_onevision":
+            vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
+            fields |= {
+                "image_grid_pinpoints": grid(layout), "image_token_index": image, "projector_hidden_act": "gelu",
+                "use_image_newline_parameter": True, "video_token_index": ids["<video>"],
+                "vision_aspect_ratio": ASPECT, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+            }  # fmt: skip
+        case "internvl":
+            vision |= {"model_type": "internvl_vision", "norm_type": "layer_norm", "use_mean_pooling": True}
+            vision |= {name: [vision[name]] * 2 for name in ("image_size", "patch_size")}
+            fields |= {
+                "downsample_ratio": 1 / layout.scale, "image_seq_length": slots(layout), "image_token_id": image,
+                "projector_hidden_act": "gelu", "vision_feature_layer": -1,
+                "vision_feature_select_strategy": "default",
+            }  # fmt: skip
+        case "gemma3":
+            vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
+            fields |= {
+                "boi_token_index": ids["<start_of_image>"], "eoi_token_index": ids["<end_of_image>"],
+                "image_token_index": image, "mm_tokens_per_image": slots(layout),
+            }  # fmt: skip
+        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe":
+            fields = fields | qwen_fields(family, layout)
+        case _:
+            vision |= {"model_type": family if family == "idefics3" else "smolvlm_vision"}
+            fields |= {"image_token_id": image, "scale_factor": layout.scale, "pad_token_id": ids[KINDS[family].eos]}
+    return fields
+
+
+def qwen_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
+    """What a Qwen's ``config.json`` has besides."""
+    ids = token_ids(family)
+    vision: dict[str, Any] = {
+        "depth": 2, "model_type": family, "num_heads": 2, "patch_size": layout.patch,
+        "spatial_merge_size": layout.scale, "temporal_patch_size": 2,
+    }  # fmt: skip
+    match family:
+        case "qwen2_vl":
+            vision |= {"embed_dim": layout.vision, "hidden_size": layout.hidden, "mlp_ratio": 2}
+        case "qwen2_5_vl":
+            vision |= {"hidden_act": "silu", "fullatt_block_indexes": [1]}
+            vision |= {"window_size": 2 * layout.scale * layout.patch}
+        case _:
+            deep = list(range(min(2, layout.layers)))
+            vision |= {"deepstack_visual_indexes": deep, "num_position_embeddings": 16}
+    if family != "qwen2_vl":
+        vision |= {"hidden_size": layout.vision, "intermediate_size": 2 * layout.vision}
+        vision |= {"out_hidden_size": layout.hidden}
+    names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
+    names |= {f"vision_{end}_token_id": f"<|vision_{end}|>" for end in ("start", "end")}
+    own: dict[str, Any] = {"vision_config": vision} | {name: ids[token] for name, token in names.items()}
+    if family in QWEN3S:
+        return own
+    return text_fields(family, layout) | own | {"model_type": family, "text_config": None}
+
+
+ASPECT = "anyres_max_2"  # as anyres_max_9: more tiles are shrunk to as many patches
+def grid(layout: Layout) -> list[list[int]]:
+    return [[layout.side * high, layout.side * wide] for high in (1, 2, 3) for wide in (1, 2, 3)]
+
+
+def slots(layout: Layout) -> int:
+    return (layout.side // layout.patch // layout.scale) ** 2
 
 
 @cache
@@ -78,21 +375,14 @@ def write_tokenizer(directory: Path, family: TokensName, also: str = "") -> None
         }
     write(directory / "tokenizer.json", raw)
     special = {"eos_token": kind.eos, "pad_token": kind.eos} | ({"bos_token": kind.bos} if kind.bos else {})
-    write(
-        directory / "tokenizer_config.json",
-        {
-            "added_tokens_decoder": {
-                str(one["id"]): {name: value for name, value in one.items() if name != "id"}
-                for one in raw["added_tokens"]
-            },
-            "clean_up_tokenization_spaces": False,
-            "extra_special_tokens": dict(kind.named),
-            "model_max_length": CONTEXT,
-            "processor_class": kind.processor,
-            "tokenizer_class": kind.tokenizer,
-            **special,
-        },
-    )
+    added = {
+        str(one["id"]): {name: value for name, value in one.items() if name != "id"} for one in raw["added_tokens"]
+    }
+    fields = {
+        "added_tokens_decoder": added, "clean_up_tokenization_spaces": False, "extra_special_tokens": dict(kind.named),
+        "model_max_length": CONTEXT, "processor_class": kind.processor, "tokenizer_class": kind.tokenizer,
+    }  # fmt: skip
+    write(directory / "tokenizer_config.json", fields | special)
 
 
 def write_processor(directory: Path, family: FamilyName, layout: Layout) -> None:
@@ -152,22 +442,53 @@ def write_checkpoint(
         also: more text for its tokenizer, which then differs.
     """
     layout = layout or Layout()
-    directory.mkdir(parents=True)
-    fields = config_fields(family, layout)
-    write(directory / "config.json", fields)
-    config = AutoConfig.from_pretrained(directory)
-    model = seeded(family_of(config).target, config, seed)
-    randomise(model, family, seed)
-    if near is not None:
-        resemble(model, near, noise, seed)
-    model.half().save_pretrained(directory, max_shard_size="100KB")
+    _write_model(directory, config_fields(family, layout), family, seed, near, noise)
     if family == "qwen3_vl_moe":
         store_experts_as_published(directory)
-    write(directory / "config.json", fields)
-    write(directory / "generation_config.json", {"eos_token_id": token_ids(family)[KINDS[family].eos]})
     write_processor(directory, family, layout)
     write_tokenizer(directory, family, also)
     return directory
+
+
+def write_text_model(
+    directory: Path, name: TextName, seed: int = 0, layout: Layout | None = None, near: Path | None = None
+) -> Path:
+    kind = TEXT_KINDS[name]
+    fields = text_fields(kind.tokens, layout or Layout()) | {"model_type": name} | dict(kind.fields)
+    _write_model(directory, fields, kind.tokens, seed, near, 0.03)
+    write_tokenizer(directory, kind.tokens)
+    (directory / "chat_template.jinja").write_text(kind.template, encoding="utf-8")
+    return directory
+
+
+def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
+    """A random language model with the family's kind of decoder and its tokens."""
+    kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"} | dict.fromkeys(QWEN3S, "qwen3")
+    fields = text_fields(family, layout)
+    _write_model(directory, fields | {"model_type": kind.get(family, fields["model_type"])}, family, seed)
+    write_tokenizer(directory, family)
+    return directory
+
+
+def _write_model(
+    directory: Path, fields: dict[str, Any], tokens: TokensName, seed: int, near: Path | None = None, noise: float = 0.0
+) -> None:
+    """Random weights for a configuration, which stays as it is published."""
+    directory.mkdir(parents=True)
+    ids, seeing = token_ids(tokens), "vision_config" in fields
+    ends = {"eos_token_id": ids[KINDS[tokens].eos]}
+    if not seeing:
+        fields |= {"rope_scaling": None} if fields["model_type"] in ("qwen2", "qwen3") else {}
+        fields |= ends | {"bos_token_id": ids.get(KINDS[tokens].bos or "")}
+    write(directory / "config.json", fields)
+    config = AutoConfig.from_pretrained(directory)
+    model = seeded(family_of(config).target if seeing else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, seed)
+    randomise(model, tokens, seed)
+    if near is not None:
+        resemble(model, near, noise, seed)
+    model.half().save_pretrained(directory, max_shard_size="100KB")
+    write(directory / "config.json", fields)
+    write(directory / "generation_config.json", ends)
 
 
 def store_experts_as_published(directory: Path) -> None:
@@ -176,22 +497,6 @@ def store_experts_as_published(directory: Path) -> None:
         weights = load_file(file)
         turned = {name: one.mT.contiguous() for name, one in weights.items() if ".experts." in name}
         save_file(weights | turned, file, {"format": "pt"})
-
-
-def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
-    """A random language model with the family's kind of decoder and its tokens."""
-    directory.mkdir(parents=True)
-    kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"} | dict.fromkeys(QWEN3S, "qwen3")
-    fields = text_fields(family, layout)
-    fields |= {"model_type": kind.get(family, fields["model_type"]), "rope_scaling": None}
-    write(directory / "config.json", fields)
-    config = AutoConfig.from_pretrained(directory)
-    model = seeded(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, seed)
-    randomise(model, family, seed)
-    model.half().save_pretrained(directory)
-    write(directory / "config.json", fields)
-    write_tokenizer(directory, family)
-    return directory
 
 
 @torch.no_grad()

@@ -1,26 +1,22 @@
-"""Data and drafts for targets of every family, and what a distilled one is held to."""
+"""Data and drafts for targets of every family."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from specllava.config import RULE_CHOICES, DecodingConfig
-from specllava.distill.make_draft import init_draft
+from specllava.distill.new_draft import init_draft
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.pair import Pair
-from specllava.spec_decode.loop import Lane
 from support import checkpoints, families
 
 AnyFamily = families.FamilyName | checkpoints.FamilyName
 Kind = Literal["vlm", "eagle", "eagle3"]
 KINDS: tuple[Kind, ...] = ("vlm", "eagle", "eagle3")
-SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, width=2, min_log_prob=-50.0, entropy_threshold=1.0)
 ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
 
 
@@ -63,16 +59,3 @@ def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) ->
     else:
         families.write_speaker(speaker, family)
     return init_draft(speaker, target, directory).directory
-
-
-def check_identity(pair: Pair, heats: tuple[dict[str, float], ...] = ({},)) -> tuple[int, int]:
-    """No rule changes a token; returns tokens and passes of all speculative answers."""
-    prompts = [pair.prompt(None, checkpoints.messages(number)) for number in (2, 4)]
-    tokens = passes = 0
-    for heat in heats:
-        alone = [pair.run(Lane("x", replace(SHORT, drafter="none", **heat), prompt)).token_ids for prompt in prompts]
-        for number, rule in enumerate(RULE_CHOICES):
-            trace = pair.run(Lane("x", replace(SHORT, rule=rule, **heat), prompts[number % len(prompts)]))
-            assert trace.token_ids == alone[number % len(prompts)], f"{rule} {heat}"
-            tokens, passes = tokens + len(trace.token_ids), passes + 1 + len(trace.steps)
-    return tokens, passes

@@ -6,27 +6,16 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
-from visual.figures.step_layout import StepLayout
-from visual.figures.tree_figure import rows_with_pruned, tree_drawing
-from visual.player.explanations import step_sentence
-from visual.player.headline import RunningHeadline, headline, headline_of_one
-from visual.player.node_cards import node_cards
-from visual.player.recorded import Recorded, read_recorded
+from visual.player.frames import race_frames
+from visual.player.recorded import read_recorded
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 DIGESTS = Path(__file__).resolve().parents[1] / "golden" / "shipped.json"
-ROWS = (
-    "label", "token", "parent", "verdict", "draft", "rank", "branch", "entropy", "target", "target_rank", "choice",
-    "choice_prob",
-)  # fmt: skip
-PARTS = ("nodes", "figure", "sentences", "reasons", "headline")
+PARTS = ("tree", "phases", "lines", "words", "headline")
 
 
 def race_files() -> list[Path]:
@@ -37,41 +26,14 @@ def race_files() -> list[Path]:
 
 def digests(path: Path) -> dict[str, str]:
     """Return the digest of each part of a race file, all turns and steps in order."""
-    parts: dict[str, list[Any]] = defaultdict(list)
-    for turn in read_recorded(path).turns:
-        for step in turn.lead.steps:
-            for part, value in _of_step(turn.lead, step):
-                parts[part].append(value)
-        parts["headline"].append(_headlines(turn))
-    return {part: sha256(json.dumps(parts[part], sort_keys=True).encode()).hexdigest()[:16] for part in PARTS}
-
-
-def _of_step(trace: DecodeTrace, step: StepTrace) -> Iterator[tuple[str, Any]]:
-    layout = StepLayout(trace, step)
-    cards: dict[str, Any] = node_cards(layout)
-    yield "nodes", [{name: cards[name] for name in ROWS}, step.verification.accepted, step.emitted]
-    drawing = tree_drawing(layout)
-    points = [[one["name"], one["x"], one["y"], one.get("customdata"), one.get("text")] for one in drawing["data"]]
-    edges = [[shape["name"], shape["path"], shape["line"]] for shape in drawing["layout"]["shapes"]]
-    switched: dict[str, Any] = rows_with_pruned(layout)
-    yield "figure", [points, edges, drawing["layout"]["meta"]["edges"], switched["y"], switched["edges"]]
-    yield "sentences", step_sentence(trace, step)
-    yield "reasons", [cards["reasons"][number] for number in cards["reason"]]
-
-
-def _headlines(race: Recorded) -> list[dict[str, str]]:
-    """The headline after each step of the lane that is drawn, and the last one."""
-    alone, together = race.target_only, race.speculative
-    running, clock, shown = RunningHeadline(), race.lead.prefill.total, []
-    for step in race.lead.steps:
-        clock += step.seconds.total
-        if alone and together:
-            shown.append(running.at_race(alone, together, clock))
-        else:
-            shown.append(running.at_one(race.lead, TARGET_ONLY if alone else SPECULATIVE, clock))
-    if alone and together:
-        return [*shown, headline(alone, together, finished=True)]
-    return [*shown, headline_of_one(race.lead, TARGET_ONLY if alone else SPECULATIVE)]
+    race = read_recorded(path)
+    parts: dict[str, list[Any]] = {part: [] for part in PARTS}
+    for turn in range(len(race.turns)):
+        for frame in map(json.loads, race_frames(race, turn=turn)):
+            for part in PARTS:
+                if part in frame:
+                    parts[part].append(frame[part])
+    return {part: sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16] for part, found in parts.items()}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -17,12 +17,12 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
 from specllava.config import RULES, DecodingConfig
-from specllava.trace import DecodeTrace
 from specllava.engine.pool import KVCaches
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.pair import Pair
 from specllava.prompt import Prompt
-from specllava.spec_decode.loop import Event, Lane, stream
+from specllava.spec_decode.loop import Event, Lane, RaceEvent, stream
+from specllava.trace import DecodeTrace
 from specllava.tree import ROOT_PARENT, DraftTree
 
 DraftKind = Literal["bad", "mixed", "perfect"]
@@ -134,6 +134,11 @@ def expected(number: int, seed: int, limit: int, eos: Sequence[int] = ()) -> tup
 def events(asked: Pair, prompt: Prompt, config: DecodingConfig, caches: KVCaches | None = None) -> Generator[Event]:
     """One run, step by step."""
     return stream(asked.request(Lane("speculative", config, prompt), caches))
+
+
+def collected(asked: Pair, lane: Lane, items: Iterable[Event]) -> DecodeTrace:
+    """The trace of the events of one lane."""
+    return asked.collect(RaceEvent(lane, item, 0.0) for item in items)[lane.name]
 
 
 def decode(asked: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:

@@ -12,11 +12,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from specllava.models.options import DraftFormat
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
+from specllava.models.options import DraftFormat
 
 Build = tuple[type[PreTrainedModel], PretrainedConfig]
 Shape = tuple[int, int, int, int, int]  # hidden size, intermediate size, layers, heads, KV heads
+SIZES = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
 CLIP = {
     "model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
     "num_attention_heads": 16, "image_size": 336, "patch_size": 14,
@@ -29,52 +30,42 @@ SMALL_SIGLIP = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
     "image_size": 512, "patch_size": 16,
 }  # fmt: skip
+
+
 def built(family: str, shape: Shape, rows: int, vision: dict[str, Any], tied: bool = False, **text: Any) -> Build:
     """The class and configuration of a vision-language model; ``rows`` are those of its embeddings."""
-    names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
-    fields = dict(zip(names, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | text
+    fields = dict(zip(SIZES, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | text
     scale = {"scale_factor": vision.pop("scale_factor")} if "scale_factor" in vision else {}
     config = CONFIG_MAPPING[family](text_config=fields, vision_config=vision, tie_word_embeddings=tied, **scale)
     return MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], config
-
-
-def qwen2(shape: Shape, rows: int, wide: int, tied: bool = False) -> Build:
-    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": wide, "num_heads": 16, "out_hidden_size": shape[0]}
-    return built("qwen2_5_vl", shape, rows, vision, tied)
 
 
 def smol(shape: Shape, vision: dict[str, Any], scale: int) -> Build:
     return built("smolvlm", shape, 49280, vision | {"scale_factor": scale}, model_type="llama", head_dim=64)
 
 
-def llava(family: str, shape: Shape) -> Build:
-    return built(family, shape, 32064, dict(CLIP), model_type="llama")
-
-
 def words(kind: str, shape: Shape, rows: int, tied: bool = False, **fields: Any) -> Build:
-    """The class and configuration of a language model."""
-    names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
-    sizes = dict(zip(names, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | fields
+    sizes = dict(zip(SIZES, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | fields
     config = CONFIG_MAPPING[kind](**sizes)
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
 
 
 SEVEN = (4096, 11008, 32, 32, 32)
+QWEN_TOWER = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584}
 
 
 def models() -> dict[str, Build]:
-    """All models but drafts that read states, by their ids of the hub."""
     return {
         "lmsys/vicuna-7b-v1.3@refs/pr/4": words("llama", SEVEN, 32000),
         "meta-llama/Llama-3.1-8B-Instruct": words("llama", (4096, 14336, 32, 32, 8), 128256),
         "Qwen/Qwen3-8B": words("qwen3", (4096, 12288, 36, 32, 8), 151936, head_dim=128),
         "HuggingFaceTB/SmolLM2-1.7B-Instruct": words("llama", (2048, 8192, 24, 32, 32), 49152, True),
         "HuggingFaceTB/SmolLM2-135M-Instruct": words("llama", (576, 1536, 30, 9, 3), 49152, True),
-        "llava-hf/llava-1.5-7b-hf": llava("llava", SEVEN),
-        "llava-hf/llava-v1.6-vicuna-7b-hf": llava("llava_next", SEVEN),
+        "llava-hf/llava-1.5-7b-hf": built("llava", SEVEN, 32064, dict(CLIP), model_type="llama"),
+        "llava-hf/llava-v1.6-vicuna-7b-hf": built("llava_next", SEVEN, 32064, dict(CLIP), model_type="llama"),
         "HuggingFaceTB/SmolVLM2-256M-Video-Instruct": smol((576, 1536, 30, 9, 3), SMALL_SIGLIP, 4),
         "HuggingFaceTB/SmolVLM2-2.2B-Instruct": smol((2048, 8192, 24, 32, 32), SIGLIP, 3),
-        "Qwen/Qwen2.5-VL-7B-Instruct": qwen2((3584, 18944, 28, 28, 4), 152064, 3420),
+        "Qwen/Qwen2.5-VL-7B-Instruct": built("qwen2_5_vl", (3584, 18944, 28, 28, 4), 152064, dict(QWEN_TOWER)),
     }
 
 
@@ -90,7 +81,6 @@ def reading(format_: DraftFormat, shape: Shape, rows: int, head: int | None = No
 
 
 def drafts() -> dict[str, Build]:
-    """All drafts that read states, by their ids of the hub."""
     return {
         "Cloudriver/MSD-LLaVA1.5-7B": reading("msd", SEVEN, 32064),
         "Cloudriver/ViSpec-LLaVA1.5-7B": reading("vispec", SEVEN, 32064),

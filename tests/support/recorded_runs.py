@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from specllava.trace import DecodeTrace
 from specllava.pair import Pair
+from specllava.trace import DecodeTrace
 
 RECORD: Final = Path(__file__).with_suffix(".json")
 SIDE: Final = 128  # pixels of a scene: what the tower reads, so that nothing is resized

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from specllava.files import Split, scene_images
 from visual.page.pictures import Picture
+
+from specllava.files import Split, scene_images
 
 
 def scene(number: int = 0, split: Split = "train") -> Picture:

@@ -37,12 +37,12 @@ def answer_of(address: str, process: subprocess.Popen[Any] | BaseProcess, second
 
 def main(port: str, folder: str) -> None:
     from support.visual_traces import FakeBackend, synthetic_recorded
-    from visual.page.app_state import AppState
-    from visual.page.layout import build_page
-    from visual.page.serving import serve
+    from visual.page.page import build_page
+    from visual.page.serve import serve
+    from visual.page.state import PageState
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    state = AppState(lambda: FakeBackend(pace=0.012), synthetic_recorded(Path(folder), 2))
+    state = PageState(lambda: FakeBackend(pace=0.012), synthetic_recorded(Path(folder), 2))
     with contextlib.suppress(KeyboardInterrupt):
         serve(build_page(state), "127.0.0.1", int(port), state)
 

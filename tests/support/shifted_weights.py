@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specllava.models.checkpoints import checkpoint
-from specllava.models.loading import loading
+from specllava.models import checkpoint, loading
 
 ALIGNMENT = checkpoint.ALIGNMENT
 

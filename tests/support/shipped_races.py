@@ -18,7 +18,10 @@ def shipped_races() -> tuple[Recorded, ...]:
     """Every recorded race of the examples and the lessons that the entropy rule grew and nobody drew by chance."""
     paths = [*ASSETS.glob("examples/*.json"), *ASSETS.glob("lessons/*.json")]
     races = [read_recorded(path) for path in sorted(paths) if path.stem != "lessons"]
-    return tuple(race for race in races if race.lead.rule_name == "entropy" and race.lead.config.keeps_tokens)
+    return tuple(
+        race for race in races
+        if (race.lead.rule or race.lead.config.rule) == "entropy" and race.lead.config.keeps_tokens
+    )  # fmt: skip
 
 
 def shipped_traces() -> tuple[DecodeTrace, ...]:

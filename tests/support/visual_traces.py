@@ -14,14 +14,18 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava.config import DecodingConfig
+from specllava.models.images import Pictures, open_media
+from specllava.spec_decode.loop import clip
 from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     FinishReason,
+    Grounding,
     Prefill,
     RunInfo,
     StepSeconds,
@@ -29,10 +33,7 @@ from specllava.trace import (
     TargetView,
     Verification,
 )
-from specllava.models.images import Pictures, open_media
-from specllava.spec_decode.loop import clip
 from specllava.tree import DraftTree, Pruned
-from visual.player.lessons import Lesson, LessonText
 from visual.player.recorded import Recorded, read_recorded
 
 ANSWER = (
@@ -230,6 +231,18 @@ class FakeEvent:
     whole: DecodeTrace
 
 
+class FakeLane(NamedTuple):
+    """What a race is made of: its prompt, its options, whether the target alone runs beside it."""
+
+    image: Pictures
+    messages: str
+    config: DecodingConfig
+    both: bool = False
+
+    def with_target_only(self) -> list[FakeLane]:
+        return [self._replace(both=True)]
+
+
 SLOW = {"slowly": 25, "very slowly": 100}  # times as long
 
 
@@ -244,26 +257,28 @@ class FakeBackend:
 
     pace: float = 0.0
     info: RunInfo = SETTING
+    nodes: int | None = None
     sees: bool = True
     closed: list[str] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 
-    def race(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
+    def lane(self, image: Pictures, messages: str, config: DecodingConfig) -> FakeLane:
+        return FakeLane(image, messages, config)
+
+    def race(self, lanes: Sequence[FakeLane]) -> Generator[FakeEvent]:
+        image, messages, config, both = lanes[0]
         if not messages.strip():
             raise ValueError("the prompt is empty")
         if messages.startswith("fail"):
             raise RuntimeError("a secret inside")
         sizes = [f"{one.width} x {one.height} pixels" for one in open_media(image)]
-        lanes = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
-        lanes = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in lanes.items()}
+        runs = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
+        runs = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in runs.items()}
         if config.drafter == "none":
-            del lanes["speculative"]
-        return self._events(lanes, messages)
-
-    def answer(self, image: Pictures, messages: str, config: DecodingConfig) -> Generator[FakeEvent]:
-        """One lane of the race."""
-        lane = "target-only" if config.drafter == "none" else "speculative"
-        return (event for event in self.race(image, messages, config) if event.lane == lane)
+            del runs["speculative"]
+        elif not both:
+            del runs["target-only"]
+        return self._events(runs, messages)
 
     def _events(self, lanes: dict[str, DecodeTrace], prompt: str) -> Generator[FakeEvent]:
         clocks = dict.fromkeys(lanes, 0.0)
@@ -281,7 +296,7 @@ class FakeBackend:
         finally:
             self.closed.append(prompt)
 
-    def collect_race(self, events: Iterable[FakeEvent]) -> dict[str, DecodeTrace]:
+    def collect(self, events: Iterable[FakeEvent]) -> dict[str, DecodeTrace]:
         runs: dict[str, list[FakeEvent]] = {}
         for event in events:
             runs.setdefault(event.lane, []).append(event)
@@ -304,7 +319,14 @@ def synthetic_recorded(folder: Path, count: int = 1) -> list[Recorded]:
     return made
 
 
-def synthetic_lessons(races: Sequence[Recorded]) -> list[Lesson]:
-    """One lesson about the third step of the first race."""
-    text = LessonText(races[0].name, "Synthetic", "Why is this a question?", "Because it ends like one.", 2)
-    return [Lesson(text, races[0])]
+def synthetic_grounding(
+    config: DecodingConfig, texts: dict[int, str] | None = None, seed: int = 0
+) -> Generator[DecodeTrace]:
+    """The answer, then which of its tokens need the picture, then where."""
+    trace, rng = retexted(synthetic_race(seed, config)["speculative"], texts or {}), random.Random(7)
+    yield trace
+    probs, blank = ([round(rng.random(), 4) for _ in trace.token_ids] for _ in range(2))
+    whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))), 2.0)
+    yield replace(trace, grounding=whole)
+    rows = tuple(tuple(round(rng.random(), 4) for _ in range(9)) for _ in whole.grounded)
+    yield replace(trace, grounding=replace(whole, grid=4, window=2, occluded=rows))

@@ -7,8 +7,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specllava.findings.distillation import Report
-from visual.figures import theme
+from specllava.distill.report import Report
+from visual.figures.charts import ACCEPTED, QUIET, REJECTED
 
 SMOOTH = 25  # points that the line of the training's own KL has at most
 
@@ -21,21 +21,21 @@ def figure(report: Report, title: str | None = None) -> go.Figure:
     if trained:
         drawn.add_scatter(
             x=[step for step, _ in trained], y=[kl for _, kl in trained], name="KL while learning", mode="lines",
-            line={"color": theme.QUIET, "dash": "dot"},
+            line={"color": QUIET, "dash": "dot"},
         )  # fmt: skip
     drawn.add_scatter(
         x=steps, y=[check.kl for check in report.checks], name="KL on the target's answers", mode="lines+markers",
-        line={"color": theme.REJECTED}, marker={"symbol": "circle", "size": 8},
+        line={"color": REJECTED}, marker={"symbol": "circle", "size": 8},
     )  # fmt: skip
     drawn.add_scatter(
         x=steps, y=[check.tau for check in report.checks], name="τ", mode="lines+markers",
-        line={"color": theme.ACCEPTED, "dash": "dash"}, marker={"symbol": "diamond", "size": 9},
+        line={"color": ACCEPTED, "dash": "dash"}, marker={"symbol": "diamond", "size": 9},
         secondary_y=True,
     )  # fmt: skip
     best = report.best
     drawn.add_scatter(
         x=[best.step], y=[best.tau], name="kept", mode="markers", secondary_y=True,
-        marker={"symbol": "circle-open", "size": 18, "color": theme.ACCEPTED, "line": {"width": 2}},
+        marker={"symbol": "circle-open", "size": 18, "color": ACCEPTED, "line": {"width": 2}},
     )  # fmt: skip
     drawn.update_yaxes(title_text="KL(target ‖ draft), nats per token", type="log", secondary_y=False)
     drawn.update_yaxes(title_text="τ, tokens per target pass", showgrid=False, secondary_y=True)

@@ -1,1 +1,1 @@
-"""The page: cards, runs, notices, serving. The only room that knows gradio; no torch."""
+"""The live page: Gradio around the player. The only room that imports gradio."""

@@ -3,79 +3,73 @@
 The list is the value of a single ``gr.HTML``. Strings are only ever appended, so that each update sends the new ones;
 the browser parses them once and never asks the server while it plays. The elements, by their ``kind``:
 
-* ``run`` (first): what ran, the ``drafter`` if it is no model, where it plays from, the scale of the entropies; the
-  ``dialogue`` and number of the ``turn``, and the rows of the ``turns`` before it;
-* ``prefill`` and ``step``: a lane's tokens and seconds. Steps of the lane that is drawn have more; it is the
-  speculative one, where it runs. They have the headline so far. ``cached`` counts the columns of the target's KV cache
-  before the step; ``picture`` is packed and holds figure, sentence and nodes;
-* ``end`` (last): the final headline, the charts, the race file, packed, for saving, and the rows of all ``turns``;
-  ``visual.player.race_frames`` adds the frames of the others, ``held``.
+* ``run`` (first): what is asked and what runs; without any other frame it is a picture that waits for its question;
+* ``prefill`` and ``step``: a lane's words and seconds. Steps of the lane that is drawn, the speculative one where it
+  runs, also have the ``tree`` (``visual.player.tree``), the four ``phases`` in words, and a line about each node;
+* ``end``: the headline, the beats of the tour where there is one, the files for saving;
+* ``grounding``: which words needed the picture; after ``end``, if it was measured.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-import math
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from itertools import product
+from statistics import fmean, median
+from typing import Any, Literal
 
-from specllava.metrics import saved_tokens, summarise
+from PIL import Image
+
+from specllava.metrics import compare, saved_tokens
+from specllava.race_file import dialogue_json, race_json
 from specllava.token_text import TextJoiner, shorten_bytes
-from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
-from visual.figures.charts import charts
-from visual.figures.labels import strip_bidi
-from visual.figures.step_layout import StepLayout
-from visual.figures.charts import entropy_ceiling
-from visual.figures.tree_figure import rows_with_pruned, tree_drawing
-from visual.player.draws import draws_of, sampling_of
-from visual.player.encoding import frame_json, packed
-from visual.player.explanations import step_sentence
-from visual.player.grounding import grounding_of
-from visual.player.headline import Headline, RunningHeadline, headline, headline_of_one
-from visual.player.node_cards import node_cards
-from visual.player.summary import drafter_name, settings_summary
-from visual.player.turns import DialoguePosition
-
-SPEEDS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
-WATCHABLE = 0.09  # seconds that one target step should last on the screen
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, Grounding, StepTrace
+from visual.player.labels import counted, strip_bidi, token_label
+from visual.player.node_table import nodes_csv
+from visual.player.recorded import Recorded
+from visual.player.sentences import announcement, headline, node_words, phase_words, running_note
+from visual.player.tour import Tour, picture_nodes, tour_step
+from visual.player.tree import StepTree
 
 Ending = Literal["finished", "stopped", "deadline"]
+Turn = tuple[str, str]  # question and answer
+LONGEST_SIDE = 768  # pixels of a picture in a page
 ABSENT = {
     TARGET_ONLY: "This run has no target-only lane, so there is nothing to compare it with.",
-    SPECULATIVE: "Speculation is off in this run: the target spoke alone.",
+    SPECULATIVE: "Speculation is off in this run: the large model spoke alone.",
 }
+LOCAL = 0.5  # of what the strongest tile loses: most tiles lose less where a part of the picture decides
+FEWEST_TOUR_STEPS = 3  # of a run that is told in beats
 
 
 class FrameList:
     """The frames of one race. ``frames`` only ever grows.
 
     Args:
-        source: words for where the run comes from, such as ``recorded run``.
+        source: where the run comes from, such as ``recorded run``.
         live: the race is running, so the player follows it.
-        picture: what the models look at, as a data address, for the run saved as a page.
-        example: name of the recorded example, for links.
-        show: the step to open with, from 0; the most instructive one if it is not given.
-        lesson: what the run is to teach (``visual.player.lessons.Lesson.words``).
+        picture: what the models look at, as a data address.
+        name: of the recorded race, for links.
         lanes: names of the lanes; the steps of the last are drawn.
-        absent: words instead of a lane that does not run; :data:`ABSENT` if it is not given.
-        position: of the race in a dialogue; without one it is a dialogue of its own.
+        absent: a sentence instead of a lane that does not run; :data:`ABSENT` if it is not given.
+        before: earlier turns of the dialogue.
+        turn: number of the turn in a recorded dialogue.
+        toured: the run is told in beats first.
     """
 
     def __init__(
-        self, source: str, live: bool, picture: str | None = None, example: str | None = None, show: int | None = None,
-        lesson: Mapping[str, object] | None = None, lanes: Sequence[str] = (TARGET_ONLY, SPECULATIVE),
-        absent: str | None = None,
-        position: DialoguePosition | None = None,
+        self, source: str, live: bool, picture: str | None = None, name: str | None = None,
+        lanes: Sequence[str] = (TARGET_ONLY, SPECULATIVE), absent: str | None = None, before: Sequence[Turn] = (),
+        turn: int | None = None, toured: bool = False,
     ) -> None:  # fmt: skip
-        self._opening = {"source": source, "live": live, "picture": picture, "example": example, "lesson": lesson}
-        self._show, self._position = show, position or DialoguePosition(uuid.uuid4().hex)
-        self._lanes, self._lead_lane = tuple(lanes), lanes[-1]
-        self._absent = {lane: absent or ABSENT[lane] for lane in ABSENT if lane not in lanes}
+        self._opening = {"source": source, "live": live, "picture": picture, "race": name, "turn": turn}
+        self._lanes, self._lead, self._before, self._toured = tuple(lanes), lanes[-1], tuple(before), toured
+        self._absent = next((absent or ABSENT[lane] for lane in ABSENT if lane not in lanes), "")
         self._steps = dict.fromkeys(lanes, 0)
-        self._clock = dict.fromkeys(lanes, 0.0)
         self._joiners = {lane: TextJoiner() for lane in lanes}
-        self._totals = RunningHeadline()
         self._cached = 0  # columns of the target's KV cache before the next step of the lane that is drawn
         self.frames: list[str] = []
 
@@ -84,8 +78,6 @@ class FrameList:
         if any(lane not in traces for lane in self._lanes):
             return []
         if not self.frames:
-            if not traces[self._lanes[0]].steps and ending is None:
-                return []  # the first target step decides how slowly the run is worth watching
             self._open(traces)
         for lane in self._lanes:
             self._append_steps(lane, traces)
@@ -97,47 +89,38 @@ class FrameList:
         self.frames.append(frame_json({"kind": kind, **data}))
 
     def _open(self, traces: Mapping[str, DecodeTrace]) -> None:
-        lead = traces[self._lead_lane]
-        config, setting = lead.config, lead.setting
+        lead = traces[self._lead]
         self._add(
-            "run", id=uuid.uuid4().hex, **self._opening, **self._position.opening(), prompt=strip_bidi(lead.prompt),
-            led=self._lead_lane, drafter=drafter_name(lead.drafter or config.drafter),
-            absent=self._absent, setting=strip_bidi(f"{setting.pair} · {setting.device} · {setting.dtype}"),
-            settings=strip_bidi(
-                settings_summary(config, lead.rule, lead.drafter, _draft_kind(lead), setting.generation_config)
-            ),
-            speed=playing_speed(traces[self._lanes[0]]),
-            threshold=config.entropy_threshold if _branches_by_entropy(lead) else None, ceiling=entropy_ceiling(config),
-            sampled=sampling_of(lead),
+            "run", id=uuid.uuid4().hex, **self._opening, question=strip_bidi(lead.prompt), lanes=self._lanes,
+            before=[[strip_bidi(question), strip_bidi(answer)] for question, answer in self._before],
+            note=strip_bidi(running_note(lead)),
         )  # fmt: skip
         for lane in self._lanes:
-            trace = traces[lane]
-            token = self._words(lane, trace, (trace.prefill.first_token,), 0 if lane == SPECULATIVE else None)
-            self._clock[lane] = trace.prefill.total
-            self._add(
-                "prefill", lane=lane, seconds=trace.prefill.total, tokens=token, ids=[trace.prefill.first_token],
-                prompt_tokens=trace.prefill.prompt_tokens, reused_tokens=trace.prefill.reused_tokens,
-                image_tokens=trace.prefill.image_tokens,
-            )  # fmt: skip
+            prefill = traces[lane].prefill
+            words = self._words(lane, traces[lane], (prefill.first_token,), 0 if lane == SPECULATIVE else None)
+            self._add("prefill", lane=lane, seconds=prefill.total, words=words)
         self._cached = lead.prefill.prompt_tokens
 
     def _append_steps(self, lane: str, traces: Mapping[str, DecodeTrace]) -> None:
         trace = traces[lane]
-        for step in trace.steps[self._steps[lane] :]:
-            self._steps[lane] += 1
-            self._clock[lane] += step.seconds.total
+        for number in range(self._steps[lane], len(trace.steps)):
+            step = trace.steps[number]
             times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
             accepted = len(step.verification.accepted) if lane == SPECULATIVE else None
             words = self._words(lane, trace, step.emitted, accepted)
-            if lane == self._lead_lane:
-                totals = self._headline_at(traces, self._clock[lane])
-                self._add(
-                    "step", lane=lane, seconds=times, tokens=words, ids=step.emitted, totals=totals,
-                    cached=self._cached, picture=packed(frame_json(picture(trace, step))),
-                )  # fmt: skip
-                self._cached += len(step.verification.path)
-            else:
-                self._add("step", lane=lane, seconds=times, tokens=words)
+            drawn = self._drawn(traces, step, number) if lane == self._lead else {}
+            self._add("step", lane=lane, seconds=times, words=words, **drawn)
+        self._steps[lane] = len(trace.steps)
+
+    def _drawn(self, traces: Mapping[str, DecodeTrace], step: StepTrace, number: int) -> dict[str, object]:
+        trace = traces[self._lead]
+        tree, cached = StepTree(trace, step), self._cached
+        self._cached += len(step.verification.path)
+        alone = traces.get(TARGET_ONLY) if self._lead != TARGET_ONLY else None
+        return {
+            "tree": tree.data(picture_nodes(trace, number)), "phases": phase_words(trace, step, alone),
+            "lines": node_words(tree), "cached": cached, "draws": draws_of(trace, step),
+        }  # fmt: skip
 
     def _words(self, lane: str, trace: DecodeTrace, tokens: Sequence[int], accepted: int | None) -> list[list[str]]:
         """Return ``[text, source]`` of each token; a character comes with its last piece.
@@ -147,84 +130,83 @@ class FrameList:
         """
         words = []
         for position, token in enumerate(tokens):
-            source = "plain" if accepted is None else "accepted" if position < accepted else "target"
+            source = "alone" if accepted is None else "small" if position < accepted else "large"
             end = token in trace.eos_token_ids
             text = "" if end else shorten_bytes(self._joiners[lane].add(trace.texts[token]))
             words.append([strip_bidi(text), f"{source} end" if end else source])
         return words
 
-    def _headline_at(self, traces: Mapping[str, DecodeTrace], clock: float) -> Headline:
-        if self._absent:
-            return self._totals.at_one(traces[self._lead_lane], self._lead_lane, clock)
-        return self._totals.at_race(traces[TARGET_ONLY], traces[SPECULATIVE], clock)
-
     def _close(self, traces: Mapping[str, DecodeTrace], ending: Ending) -> None:
-        alone, together, lead = traces.get(TARGET_ONLY), traces.get(SPECULATIVE), traces[self._lead_lane]
-        if alone and together:
-            totals = headline(alone, together, ending == "finished")
-        else:
-            totals = headline_of_one(lead, self._lead_lane)
+        alone, together, lead = traces.get(TARGET_ONLY), traces.get(SPECULATIVE), traces[self._lead]
+        live = bool(self._opening["live"])
+        words = headline(alone, together, ending, live, self._absent)
+        same = compare(alone, together) if alone and together else None
+        parted = same is not None and same.position is not None and same.position < same.tokens
+        beats = None
+        if alone and together and same and same.identical and self._toured and ending == "finished":
+            has_tour = len(together.steps) >= FEWEST_TOUR_STEPS
+            beats = Tour(alone, together, tour_step(together)).beats() if has_tour else None
         self._add(
-            "end", ending=ending, totals=totals, show=instructive_step(lead) if self._show is None else self._show,
-            image=lead.image, charts=[chart.as_json() for chart in charts(alone, together)],
-            grounding=grounding_of(lead), **self._position.closing(alone, together),
+            "end", ending=ending, headline=words.data(), announce=strip_bidi(announcement(words, together)),
+            parted=same.position if parted and same else None, show=instructive_step(lead), beats=beats,
+            file=race_json(alone, together, lead.image), csv=nodes_csv(lead),
         )  # fmt: skip
+        self.frames += grounding_frames(lead)
 
 
-def recorded_frames(
-    alone: DecodeTrace | None, together: DecodeTrace | None, source: str = "recorded run", picture: str | None = None,
-    example: str | None = None, show: int | None = None, lesson: Mapping[str, object] | None = None,
-    position: DialoguePosition | None = None,
+def grounding_frames(trace: DecodeTrace) -> list[str]:
+    """Return the frame of which words needed the picture; none where it was not measured."""
+    grounding = grounding_of(trace)
+    return [] if grounding is None else [frame_json({"kind": "grounding", **grounding})]
+
+
+def waiting_frames(picture: str | None, question: str, sentence: str, source: str) -> list[str]:
+    """Make the frames of a picture that waits for its question: the stage without a run."""
+    return [frame_json({
+        "kind": "run", "id": uuid.uuid4().hex, "source": source, "live": False, "picture": picture, "race": None,
+        "turn": None, "question": strip_bidi(question), "lanes": [], "before": [], "note": "", "waits": sentence,
+    })]  # fmt: skip
+
+
+def race_frames(
+    race: Recorded, source: str = "recorded run", pictures: Sequence[str | None] = (), name: str | None = None,
+    turn: int | None = None, toured: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Make all frames of a race that was run before, finished or not; arguments as of ``FrameList``.
+    """Make all frames of a race file; of a comparison those of side B, of a dialogue those of one turn.
 
-    Either lane may be missing, but not both.
+    Args:
+        pictures: picture of each turn, as data addresses.
+        turn: of a dialogue, from 0; the last one if it is not given.
     """
-    traces = {lane: trace for lane, trace in ((TARGET_ONLY, alone), (SPECULATIVE, together)) if trace is not None}
-    stopped = any(trace.finish_reason == "stopped" for trace in traces.values())
-    frame_list = FrameList(source, False, picture, example, show, lesson, lanes=tuple(traces), position=position)
-    return frame_list.update(traces, "stopped" if stopped else "finished")
+    turns = race.turns
+    shown = len(turns) - 1 if turn is None else turn
+    one = turns[shown]
+    lanes = _lanes(one)
+    stopped = any(trace.finish_reason == "stopped" for trace in lanes.values())
+    before = [(earlier.prompt, earlier.lead.text) for earlier in turns[:shown]]
+    from_side = source if race.b is None else f"{source}, side B of a comparison: {race.b.name}"
+    picture = pictures[shown] if shown < len(pictures) else None
+    made = FrameList(from_side, False, picture, name, tuple(lanes), before=before, turn=turn, toured=toured)
+    frames = made.update(lanes, "stopped" if stopped else "finished")
+    if len(turns) > 1:
+        end = next(number for number, frame in enumerate(frames) if frame.startswith('{"kind":"end"'))
+        files = [race_json(each.target_only, each.speculative, each.image_name or None) for each in turns]
+        frames[end] = frame_json(json.loads(frames[end]) | {"file": dialogue_json(files)})
+    return frames
 
 
-def with_new_id(frames: Sequence[str]) -> list[str]:
-    """Return the frames with a new id, at which the player begins anew."""
-    run, *others = frames
-    return [frame_json(json.loads(run) | {"id": uuid.uuid4().hex}), *others]
-
-
-def _branches_by_entropy(trace: DecodeTrace) -> bool:
-    return trace.config.drafter == "model" and trace.drafter is None and trace.rule_name == "entropy"
-
-
-def _draft_kind(trace: DecodeTrace) -> str | None:
-    """Return the draft's name in a summary, if it is of another kind than a model of its own."""
-    return None if trace.setting.draft_reads is None else "draft that reads the target's states"
-
-
-def picture(trace: DecodeTrace, step: StepTrace) -> dict[str, object]:
-    """Draw one step: figure, sentence, nodes, the node to select first."""
-    layout = StepLayout(trace, step)
-    return {
-        "figure": tree_drawing(layout),
-        "pruned": rows_with_pruned(layout) if {*layout.pruned} - layout.hidden else None,
-        "say": step_sentence(trace, step),
-        "nodes": node_cards(layout),
-        "draws": draws_of(trace, step),
-        "focus": _focus(layout),
-    }
-
-
-def _focus(layout: StepLayout) -> int:
-    """Return the node that decided a step: the end of the answer, the best rejected guess, or the bonus token."""
-    step = layout.step
-    if step.bonus_unused:
-        return step.verification.path[len(step.emitted)]
-    rivals = step.tree.children()[step.verification.path[-1]]
-    return max(rivals, key=lambda node: step.tree.log_probs[node]) if rivals else layout.next_node
+def _lanes(race: Recorded) -> dict[str, DecodeTrace]:
+    """Return the lanes that are drawn: of a comparison side B beside the target alone, unless B is that itself."""
+    alone, together = race.target_only, race.speculative
+    if race.b is not None:
+        side = race.b.trace
+        is_alone = side.drafter is None and side.config.drafter == "none"
+        alone, together = (side, None) if is_alone else (alone, side)
+    return {lane: trace for lane, trace in ((TARGET_ONLY, alone), (SPECULATIVE, together)) if trace is not None}
 
 
 def instructive_step(trace: DecodeTrace) -> int:
-    """Return the step to open a recorded run with: one that another branch saved, long, of a tree that forks once."""
+    """Return the step to open a recorded run with: one that a second branch saved, long, of a tree that forks once."""
 
     def interest(index: int) -> tuple[bool, bool, float]:
         step = trace.steps[index]
@@ -236,9 +218,79 @@ def instructive_step(trace: DecodeTrace) -> int:
     return max(range(len(trace.steps)), key=interest, default=0)
 
 
-def playing_speed(alone: DecodeTrace) -> float:
-    """Return the fastest of ``SPEEDS`` at which a target step lasts ``WATCHABLE`` seconds."""
-    pace = summarise([alone]).seconds_per_token
-    if math.isnan(pace):
-        return 1.0
-    return next((speed for speed in SPEEDS if pace / speed >= WATCHABLE), SPEEDS[-1])
+# --- parts --------------------------------------------------------------------------------------
+
+
+def frame_json(data: dict[str, Any]) -> str:
+    """Write a frame as the list holds it."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def data_address(picture: Image.Image) -> str:
+    """Encode a picture as a ``data:`` address, scaled down where a side is longer than ``LONGEST_SIDE`` pixels."""
+    small = picture.copy()
+    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    buffer = io.BytesIO()
+    small.convert("RGB").save(buffer, format="JPEG", quality=88)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def draws_of(trace: DecodeTrace, step: StepTrace) -> list[dict[str, object]]:
+    """Return an entry for each number that a sampling verifier drew, in order, with words instead of token ids."""
+    return [_draw(trace, draw) for draw in step.draws]
+
+
+def _draw(trace: DecodeTrace, draw: Draw) -> dict[str, object]:
+    word = token_label(trace, draw.token)
+    if draw.acceptance is None:
+        say = f"The large model drew {draw.uniform:.2f}, which falls on “{word}”."
+    else:
+        outcome = "kept" if draw.accepted else "refused"
+        less = "below" if draw.accepted else "not below"
+        say = f"“{word}”: the number drawn was {draw.uniform:.2f}, {less} {draw.acceptance:.2f}, so it is {outcome}."
+    return {
+        "word": word, "uniform": draw.uniform, "keeps": draw.acceptance, "say": say,
+        "shares": [[token_label(trace, token), start, p] for token, start, p in
+                   zip(draw.tokens, draw.starts, draw.target_probs, strict=False)],
+    }  # fmt: skip
+
+
+def grounding_of(trace: DecodeTrace) -> dict[str, object] | None:
+    """Return an entry for each token that needed the picture; ``None`` where nothing was measured.
+
+    ``seen`` and ``grey`` are its probability with the picture and with a grey one, ``instead`` the word that the target
+    then finds likeliest. ``lost`` has, for each tile of the picture, the share of its probability that the token loses,
+    in percent: the mean of all places of the grey square over the tile. ``local``: a part of the picture decides it.
+    """
+    grounding = trace.grounding
+    if grounding is None:
+        return None
+    words = []
+    for row, at in enumerate(grounding.grounded):
+        choice, lost = grounding.blank_choices[at], _lost_by_tile(grounding, row) if grounding.grid else []
+        weight = (grounding.probs[at] - grounding.blank_probs[at]) * (max(lost) - median(lost) if lost else 1)
+        words.append({
+            "at": at, "word": token_label(trace, trace.token_ids[at], 12), "seen": f"{grounding.probs[at]:.2f}",
+            "grey": f"{grounding.blank_probs[at]:.2f}",
+            "instead": "the same" if choice == trace.token_ids[at] else token_label(trace, choice, 12),
+            "lost": lost, "local": bool(lost) and median(lost) < LOCAL * max(lost),
+            "weight": round(weight, 3),
+        })  # fmt: skip
+    count = counted(len(words), "token")
+    needed = "needs" if len(words) == 1 else "need"
+    less = f"at least {grounding.factor:.0f} times less likely with a grey one"
+    say = f"{count} of {len(trace.token_ids)} {needed} the picture: {less}."
+    return {"grid": grounding.grid, "words": words, "say": say}
+
+
+def _lost_by_tile(grounding: Grounding, row: int) -> list[int]:
+    seen, places, window = grounding.probs[grounding.grounded[row]], grounding.places, grounding.window
+    lost = [100 * max(0.0, 1 - prob / seen) for prob in grounding.occluded[row]]
+
+    def over(tile: int) -> range:
+        return range(max(0, tile - window + 1), min(places, tile + 1))
+
+    return [
+        round(fmean(lost[down * places + across] for down, across in product(over(line), over(column))))
+        for line, column in product(range(grounding.grid), repeat=2)
+    ]

@@ -10,7 +10,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import (
+    AutoProcessor,
+    InternVLProcessor,
+    LlavaOnevisionProcessor,
+    PretrainedConfig,
+    PreTrainedModel,
+    ProcessorMixin,
+    Qwen2VLProcessor,
+    Qwen3VLProcessor,
+)
 
 from specllava.models.checkpoint import Checkpoint
 
@@ -77,7 +86,7 @@ class Family(ABC):
     target: type[PreTrainedModel]
     processor: type[Any] = AutoProcessor  # class whose ``from_pretrained`` reads a checkpoint's processor
     sees: ClassVar[bool] = True  # it reads pictures
-    way_to_draft: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
+    draft_advice: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
     position_rows: ClassVar[int] = 1  # of position ids per token
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
     several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
@@ -226,3 +235,57 @@ def picture_key(picture: Picture) -> str:
         digest.update(f"{name} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
+    """LLaVA-OneVision's processor without its video processor."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        num_image_tokens: int | None = None,
+        vision_feature_select_strategy: str | None = None,
+        chat_template: str | None = None,
+        image_token: str = "<image>",
+        video_token: str = "<video>",
+        vision_aspect_ratio: str = "anyres_max_9",
+    ) -> None:
+        super().__init__(
+            image_processor,
+            tokenizer,
+            None,
+            num_image_tokens,
+            vision_feature_select_strategy,
+            chat_template,
+            image_token,
+            video_token,
+            vision_aspect_ratio,
+        )
+
+
+class InternVLProcessorPil(InternVLProcessor):
+    """InternVL's processor without its video processor."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        image_seq_length: int = 256,
+        chat_template: str | None = None,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, None, image_seq_length, chat_template)
+
+
+class Qwen2VLProcessorPil(Qwen2VLProcessor):
+    """Qwen2-VL's and Qwen2.5-VL's processor without its video processor."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)
+
+
+class Qwen3VLProcessorPil(Qwen3VLProcessor):
+    """Qwen3-VL's processor without its video processor."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template)

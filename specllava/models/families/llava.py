@@ -15,9 +15,9 @@ from transformers import (
 )
 from transformers.image_processing_utils import select_best_resolution
 
-from specllava.models.tokens import count_prefix_tokens
 from specllava.models.drafts.draft_vlm import DraftLlava, DraftLlavaNext
 from specllava.models.families.interface import SharedTower, Size, Tiles, square
+from specllava.models.tokens import count_prefix_tokens
 
 
 class Llava(SharedTower):

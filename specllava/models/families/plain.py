@@ -7,11 +7,12 @@ ran once. A draft reads them through a projector of its own (``SlotDraft``), or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     Gemma3ForConditionalGeneration,
     Idefics3ForConditionalGeneration,
     Idefics3Processor,
@@ -22,8 +23,18 @@ from transformers import (
     SmolVLMForConditionalGeneration,
 )
 
-from specllava.models.families.interface import Family, ImageFeatures, Picture, ProcessedPrompt, split_tiles, square
-from specllava.models.families.interface import InternVLProcessorPil, LlavaOnevisionProcessorPil
+from specllava.models.checkpoint import Checkpoint
+from specllava.models.families.interface import (
+    Family,
+    ImageFeatures,
+    InternVLProcessorPil,
+    LlavaOnevisionProcessorPil,
+    Picture,
+    ProcessedPrompt,
+    split_tiles,
+    square,
+)
+from specllava.models.tokens import TextProcessor
 
 
 class Plain(Family):
@@ -39,8 +50,8 @@ class Plain(Family):
     def _embeddings(self, model: PreTrainedModel, picture: Picture) -> Tensor:
         """Return the embeddings of one picture's slots, ``[slots, hidden]``."""
         pooled = model.model.get_image_features(**picture, return_dict=True).pooler_output
-        found: Tensor = pooled if isinstance(pooled, Tensor) else torch.cat(list(pooled))
-        return found.flatten(0, -2)
+        joined: Tensor = pooled if isinstance(pooled, Tensor) else torch.cat(list(pooled))
+        return joined.flatten(0, -2)
 
     def stack(self, pictures: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(pictures)
@@ -130,3 +141,36 @@ class SmolVLM(Idefics3):
     """SmolVLM and SmolVLM2 (arXiv 2504.05299), which write a picture as Idefics3 does."""
 
     name, target, processor = "smolvlm", SmolVLMForConditionalGeneration, Idefics3Processor
+
+
+CAP: Final = "final_logit_softcapping"
+
+
+class TextFamily(Family):
+    """Language models of one class: every prompt is a text."""
+
+    sees = False
+    draft_advice = "name a smaller language model of the same tokens with --draft"
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        self.name, self.target = config.model_type, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+    def read_processor(self, checkpoint: Checkpoint) -> Any:
+        return TextProcessor(checkpoint.tokenizer())
+
+    def check(self, name: str, config: PretrainedConfig) -> None:
+        if getattr(config, CAP, None) is not None:
+            raise ValueError(
+                f"{name} has {CAP} {getattr(config, CAP)}: its logits are capped after the head, which is not done here"
+            )
+
+    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
+        return []
+
+    def encode(self, *given: Any) -> Any:
+        raise ValueError(f"a {self.name} reads no pictures")
+
+    stack = project = encode  # type: ignore[assignment]
+
+    def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
+        return []

@@ -21,8 +21,15 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
 )
 
-from specllava.models.families.interface import Family, GridFeatures, ImageFeatures, Picture, ProcessedPrompt
-from specllava.models.families.interface import Qwen2VLProcessorPil, Qwen3VLProcessorPil
+from specllava.models.families.interface import (
+    Family,
+    GridFeatures,
+    ImageFeatures,
+    Picture,
+    ProcessedPrompt,
+    Qwen2VLProcessorPil,
+    Qwen3VLProcessorPil,
+)
 
 
 class Qwen2VL(Family):

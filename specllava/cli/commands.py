@@ -1,0 +1,387 @@
+"""Commands: generate, compare, distill, draft, presets, trace and site."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
+
+import tyro
+from rich.console import Console
+
+from specllava.cli.options import (
+    AnswerOptions,
+    announce_loading,
+    check_outputs,
+    hide_progress_bars,
+    picture_beside,
+    print_line,
+    print_notice,
+    report_unused_draft,
+    write_json,
+)
+from specllava.distill.config import DistillConfig, Job
+from specllava.files import cached, check_free, shipped, whole_directory, write_whole
+from specllava.metrics import summarise
+from specllava.models.presets import ASSETS, Preset, presets
+from specllava.question import with_system
+from specllava.race_file import race_json
+
+if TYPE_CHECKING:
+    from specllava.distill.new_draft import MadeDraft
+    from specllava.metrics import Comparison
+    from visual.player.recorded import Recorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(AnswerOptions):
+    """Answer a question speculatively, about pictures or none."""
+
+    prompt: str
+    """The question."""
+
+    def run(self, console: Console) -> None:
+        pair, media, decoding = self.prepare(fallback="none")
+        # Without a trace file nobody reads what the target computed for every node: it is not recorded.
+        trace = pair.generate(media, with_system(self.prompt, self.system), decoding, record=self.trace is not None)
+        console.print(trace.text, markup=False, highlight=False)
+        report_unused_draft(pair.draft_name, decoding.drafter, summarise([trace]))
+        name = "target_only" if decoding.drafter == "none" else "speculative"
+        write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
+        if self.trace:
+            write_whole(self.trace, trace.to_json())
+
+
+DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's distribution"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(AnswerOptions):
+    """Answer with and without speculation, and say whether the answers are the same."""
+
+    prompt: str
+    """The question."""
+
+    def run(self, console: Console) -> None:
+        from specllava.metrics import compare, speedup, summarise
+
+        pair, media, decoding = self.prepare(fallback="prompt-lookup")
+        traces = pair.compare(media, with_system(self.prompt, self.system), decoding)
+        plain, fast = traces["target-only"], traces["speculative"]
+        verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
+        for title, trace in (("target only", plain), ("speculative", fast)):
+            console.print(f"[bold]{title}[/]")
+            console.print(trace.text + "\n", markup=False, highlight=False)
+        console.print(_verdict_line(verdict) if self.decoding.keeps_tokens else DRAWN_LINE)
+        if reference.target_passes and candidate.target_passes:
+            console.print(
+                f"tau {candidate.tau:.2f} tokens per target pass, {candidate.target_passes} passes"
+                f" instead of {reference.target_passes}"
+            )
+            console.print(
+                f"{candidate.tokens_per_second:.0f} instead of {reference.tokens_per_second:.0f} tokens/s:"
+                f" {speedup(reference, candidate):.2f} times as fast"
+            )
+        else:
+            console.print("the prompt's own pass gave the whole answer: nothing was guessed, and no speed compares")
+        report_unused_draft(pair.draft_name, decoding.drafter, candidate)
+        lanes = {"target_only": plain, "speculative": fast}
+        write_json(
+            self.json,
+            {name: {"token_ids": list(t.token_ids), "text": t.text} for name, t in lanes.items()}
+            | {"identical": verdict.identical},
+        )
+        if self.trace:
+            image = self.only_image
+            beside = None if image is None else picture_beside(image, self.trace)
+            write_whole(self.trace, race_json(plain, fast, beside))
+
+
+def _verdict_line(verdict: Comparison) -> str:
+    """Write how two answers compare: identical, or where they part and by what margin of the target."""
+    if verdict.identical:
+        return f"identical: {verdict.tokens} of {verdict.tokens} tokens"
+    kind = "near-tie" if verdict.near_tie else "DIFFERENT"
+    margin = "one answer goes on" if verdict.margin is None else f"margin of the target {verdict.margin:.2g}"
+    return f"{kind} at token {verdict.position}: {margin}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(Job):
+    """Teach a draft to guess what its target says, on data in LLaVA's format; may be killed and repeated."""
+
+    training: Annotated[DistillConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=DistillConfig)
+
+    def run(self, console: Console) -> None:
+        announce_loading(self.target if self.draft is None else f"{self.target} and {self.draft}")
+        from specllava.distill.train import distil_files
+        from visual.figures.distillation import write_page
+
+        hide_progress_bars()
+        report = distil_files(self, partial(print_line, console))
+        if report is None:  # another process prints it
+            return
+        write_page(report, self.output / "curve.html")
+        draft, step = self.output / "draft", report.best.step
+        if step == 0:
+            print_line(console, f"no validation was better than the first: {draft} is the draft that it began with")
+        else:
+            print_line(console, f"{report.state}: {draft} is the draft of step {step}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Make:
+    """What every command needs that writes a draft."""
+
+    target: str
+    """The model that it drafts for: an id of the hub, or a directory."""
+
+    output: Path
+    """Directory to write; it must not exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(_Make):
+    """Make a draft of a plain language model, which gets a fresh projector, or of somebody's stand-alone LLaVA.
+
+    Its vocabulary is aligned to the target's. A LLaVA's tower is dropped if it is the target's.
+    """
+
+    source: str
+    """The model, with the target's tokens: an id of the hub such as JackFram/llama-68m, or a directory."""
+
+    text_only: bool = False
+    """No projector: the draft of a language model never sees a picture; it can be used untrained."""
+
+    seed: int = 0
+    """Of the projector's first weights."""
+
+    def run(self, console: Console) -> None:
+        announce_loading(f"{self.source} and {self.target}")
+        from specllava.distill.new_draft import init_draft
+
+        hide_progress_bars()
+        _print_draft(console, init_draft(self.source, self.target, self.output, self.text_only, self.seed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportDraft(_Make):
+    """Write an EAGLE-3 draft in the layout that the inference engines vLLM and SGLang load."""
+
+    draft: str
+    """The draft: a directory, or an id of the hub."""
+
+    def run(self, console: Console) -> None:
+        announce_loading(f"{self.draft} and the configuration of {self.target}")
+        from specllava.distill.export import export_draft
+
+        hide_progress_bars()
+        _print_draft(console, export_draft(self.draft, self.target, self.output, print_notice))
+
+
+def _print_draft(console: Console, made: MadeDraft) -> None:
+    for line in (*made.notes, f"{made.directory}: a draft of {made.parameters / 1e6:.2f} million parameters"):
+        print_line(console, line)
+
+
+NOTES = (
+    "Memory is that of both models' weights in bfloat16 and of caches for 4,096 tokens, by the published"
+    " configurations; --quantization int8 or int4 stores the target's decoder in fewer bits on a GPU. No file of the"
+    " hub was downloaded here, and nothing of it measured.",
+    "A draft of your own, or another published one: --target and --draft; docs/models.md compares them.",
+)
+
+
+@dataclass(frozen=True)
+class Presets:
+    """List the pairs that --preset names: what each takes, what is known of it, and which fit this machine."""
+
+    markdown: bool = False
+    """Print the table of docs/models.md instead, which holds for every machine."""
+
+    def run(self, console: Console) -> None:
+        for line in markdown_table() if self.markdown else [*listing(_free()), ""]:
+            print_line(console, line)
+        for note in () if self.markdown else NOTES:
+            console.print(note, markup=False, highlight=False)
+
+
+def listing(free: float) -> list[str]:
+    """Return the lines of the list for people.
+
+    Args:
+        free: GB of memory.
+    """
+    lines = [f"{free:.1f} GB of memory are free here. Sizes in GB.", "", _row("preset", "download", "bfloat16", "fits")]
+    for name, preset in presets().items():
+        size = "" if preset.shipped else f"{preset.memory:.1f}"
+        fits = preset.missing == "" and preset.memory <= free
+        lines.append(_row(name, _download(preset), size, "yes" if fits else "no"))
+        draft = "no draft: name one with --draft" if preset.draft is None else _location(preset.draft)
+        lines.append(f"    {_location(preset.target)} + {draft}")
+        if known := "; ".join(one for one in (preset.measured, preset.licence) if one):
+            lines.append(f"    {known}")
+    return lines
+
+
+def markdown_table() -> list[str]:
+    """Return the table of docs/models.md."""
+    lines = [
+        "| `--preset` | target | draft | download, GB | bfloat16, GB | τ, and from whom |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, preset in presets().items():
+        size = "" if preset.shipped else f"{preset.memory:.1f}"
+        target = f"`{_location(preset.target)}`"
+        draft = "none" if preset.draft is None else f"`{_location(preset.draft)}`"
+        cells = f"`{name}`", target, draft, _download(preset), size, preset.measured
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _row(name: str, download: str, size: str, fits: str) -> str:
+    return f"{name:<28}{download:>9}{size:>10}   {fits}"
+
+
+def _download(preset: Preset) -> str:
+    if not preset.shipped:
+        return f"{preset.download:.1f}"
+    return "fetched" if preset.fetched else "ships"
+
+
+def _location(source: object) -> str:
+    """Write where a model is: its id of the hub, or its directory in the project or, as most have it, in the cache."""
+    return str(source).removeprefix(f"{ASSETS.parent}/").replace(str(cached("")), "~/.cache/specllava")
+
+
+def _free() -> float:
+    import torch
+
+    from specllava.models.memory import GB, free_bytes
+
+    return free_bytes(torch.device("cuda" if torch.cuda.is_available() else "cpu"), spread=False) / GB
+
+
+PAGE = shipped("app.py")
+
+
+@dataclass(frozen=True)
+class View:
+    """Open the page on a saved race or trace, as compare --trace and the page itself write it."""
+
+    file: tyro.conf.Positional[Path]
+    """Race file."""
+
+    port: int = 7860
+    """Where the page is served."""
+
+    def run(self, console: Console) -> None:
+        from visual.player.recorded import read_recorded
+
+        race = read_recorded(self.file)  # refused here, in one line, before a server starts
+        if race.filled:
+            print_notice(f"{self.file}: {race.filled}")
+        if not PAGE.is_file():
+            raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
+        page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
+        code = subprocess.run(page, check=False).returncode
+        if code:
+            raise ValueError(f"the page ended with exit code {code}")
+
+
+@dataclass(frozen=True)
+class ExportPage:
+    """Write a saved race as one page that plays with no server and no network."""
+
+    file: tyro.conf.Positional[Path]
+    """Race file; a picture that it names is taken along if it lies beside it."""
+
+    html: Path
+    """The page to write, about 5 MB."""
+
+    def run(self, console: Console) -> None:
+        from specllava.models.images import open_image
+        from visual.player.frames import data_address, race_frames
+        from visual.player.recorded import read_recorded
+        from visual.player.saved_page import saved_page
+
+        check_outputs(html=self.html)
+        race = read_recorded(self.file)
+        if race.filled:
+            print_notice(f"{self.file}: {race.filled}")
+        pictures = [data_address(open_image(file)) if file else None for file in race.pictures]
+        write_whole(self.html, saved_page(race_frames(race, "saved run", pictures)))
+        steps = sum(len(turn.lead.steps) for turn in race.turns)
+        print_line(console, f"{self.html}: {steps} steps")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Write a static edition of the page: what needs no model, for any web server and any number of readers."""
+
+    output: Path
+    """Directory to write; it must not exist."""
+
+    live: str = ""
+    """Address of a page with models, to link to."""
+
+    code: str = ""
+    """Address of the project's files, for the links Code and Docs."""
+
+    races: Path | None = None
+    """Directory of race files, dialogues too, to show in place of the examples; their pictures lie beside them."""
+
+    def run(self, console: Console) -> None:
+        from visual.player.lessons import load_lessons
+        from visual.player.recorded import load_recorded
+        from visual.site import StaticSite
+
+        for name, address in (("live", self.live), ("code", self.code)):
+            if address and not (urlsplit(address).scheme in ("http", "https") and urlsplit(address).netloc):
+                raise ValueError(f"--{name} {address}: an address begins with http:// or https:// and names a host")
+        check_free(self.output)
+        if not self.output.parent.is_dir():
+            raise ValueError(f"--output {self.output} cannot be written: there is no directory {self.output.parent}")
+        examples = load_recorded(ASSETS / "examples") if self.races is None else _own_races(self.races)
+        site = StaticSite(examples, load_lessons(ASSETS / "lessons"), self.live, self.code)
+        with whole_directory(self.output) as folder:
+            site.write(folder)
+        files = [file for file in self.output.rglob("*") if file.is_file()]
+        size = sum(file.stat().st_size for file in files) / 1e6
+        index = self.output / "index.html"
+        print_line(console, f"{self.output}: {len(files)} files, {size:.1f} MB; {index} is the page")
+
+
+def _own_races(folder: Path) -> list[Recorded]:
+    """Read the race files of a directory, by name; print a line to stderr for each that is refused.
+
+    Raises:
+        ValueError: no race file is there, or at least one is refused.
+    """
+    from specllava.models.images import open_image
+    from visual.player.recorded import read_recorded
+
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise ValueError(f"--races {folder}: there is no race file (*.json); compare --trace writes one")
+    races = []
+    for path in paths:
+        try:
+            if not path.stem.isprintable():
+                raise ValueError(f"{path.name!a} cannot be named in a link: use printable characters")
+            race = read_recorded(path)
+            for image in filter(None, (turn.image for turn in race.turns)):
+                open_image(image)
+        except ValueError as error:
+            print_notice(str(error))
+            continue
+        if race.filled:
+            print_notice(f"{path.name}: {race.filled}")
+        races.append(race)
+    if len(races) < len(paths):
+        raise ValueError(f"--races {folder}: {len(paths) - len(races)} of {len(paths)} files refused, nothing written")
+    return races

@@ -1,0 +1,427 @@
+"""Training of a draft: a distillation from files to files, and the loop that every training runs.
+
+Batch number ``k`` is a pure function of ``k``. So after a kill a run resumes with the first batch not yet used, and
+ends with the weights of an uninterrupted run. Several processes share the batches of a step:
+two of them are equal to one with twice the accumulation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from specllava.distill.config import FeatureObjective, Job, LoopConfig, Objective
+from specllava.distill.data import LEFT_OUT, RowBatches, RowEncoder, self_generated_rows, split, without_images
+from specllava.distill.losses import Batch, Losses, batch_losses, count_answer_tokens
+from specllava.distill.new_draft import begin_draft, check_teachable
+from specllava.distill.report import SCHEMA_VERSION, Report, ReportState, ValidationResult
+from specllava.distill.rows import count_reasons, load_rows
+from specllava.distill.validate import first_questions, replace_draft, validate_draft
+from specllava.files import write_whole
+from specllava.models.loading import store_by_rows
+from specllava.pair import Pair
+from specllava.prompt import Prompt
+
+REPORT, CHECKPOINT = "report.json", "last.pt"
+STRIDE = 1_000_003  # between the random numbers of two seeds
+
+
+@dataclass(slots=True)
+class TrainingLog:
+    """Losses, counts and validations of a training so far; part of its checkpoint.
+
+    Args:
+        curve: one entry per step: ``step``, the learning rate, and every loss, averaged over the step's batches.
+        left_out: sum of the ``left_out`` counts of all batches; empty if they have none.
+        checks: validations, as JSON data.
+    """
+
+    curve: list[dict[str, float]] = field(default_factory=list)
+    left_out: list[int] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+
+
+Validate = Callable[[int, nn.Module, TrainingLog], None]
+
+
+def distil_files(job: Job, notify: Callable[[str], None]) -> Report | None:
+    """Run a job to its end, resuming from the checkpoint of an earlier call of the same job.
+
+    Args:
+        notify: receives the lines of output for the user; called in the main process only.
+
+    Returns:
+        The report in the main process, ``None`` in the others.
+
+    Raises:
+        ValueError, OSError: bad input, or an output directory of another run; one line.
+        FloatingPointError: the loss is not finite; the last checkpoint and the best draft are kept.
+    """
+    config, output = job.training, job.output
+    if job.draft is None and config.drafter == "vlm":
+        raise ValueError(
+            "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
+        )
+    waiting = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # for a process that answers or validates
+    accelerator = Accelerator(cpu=job.device == "cpu", mixed_precision=config.precision, kwargs_handlers=[waiting])
+    main = accelerator.is_main_process
+    if not main:
+        notify = _ignore_line
+        disable_progress_bar()
+    identity = _identity(job, accelerator.num_processes)
+    earlier = _earlier_report(output, identity)
+    if earlier is not None and earlier.state != "running":
+        notify(f"already done: {output}")
+        return earlier if main else None
+    pair = _load_pair(job, str(accelerator.device))
+    rows, unusable = load_rows(job.data, job.images)
+    if unusable:
+        notify(f"left out of {job.data.name}: {count_reasons(unusable)}")
+    learnt, held_out = split(rows, config.validation_prompts, config.seed)
+    encode = RowEncoder.of(pair, job.images, config.length)
+    encode.render(without_images(learnt[0]))  # whether the chat template can be used
+    left_out = {reason: len(numbers) for reason, numbers in unusable.items()}
+    report = _claim(output, pair, identity, left_out, accelerator)
+    work, rows_read = output / "work", config.steps * config.accumulation * config.batch * accelerator.num_processes
+    if config.answers == "target":
+        learnt, silent = self_generated_rows(pair, learnt[:rows_read], job.images, job.decoding, work, accelerator)
+        left_out |= silent
+    batches = RowBatches(learnt, encode, config.batch, config.seed)
+    draft = begin_draft(job.draft, pair, config, batches, rows_read, notify)
+    pair = replace(pair, draft=draft)
+    prompts, asked = first_questions(pair, held_out, job.images, job.decoding.max_new_tokens, accelerator)
+    report = replace(report, rows=len(learnt), left_out=left_out, prompts=asked)
+    progress = _Progress(job, report, pair, prompts, accelerator, notify)
+    objective = config.objective
+    try:
+        log = distil("draft", draft, pair.target, batches, objective, config, work, accelerator, progress.validate)
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error}: try a smaller --learning-rate, with another --output") from error
+    if main:
+        replace_draft(draft, pair.processor, output / "last")
+    report = progress.write_report(log, "finished")
+    if main:
+        (work / CHECKPOINT).unlink()
+    return report if main else None
+
+
+def _ignore_line(_line: str) -> None:
+    pass
+
+
+def _identity(job: Job, processes: int) -> dict[str, Any]:
+    """Return everything that determines the result, as JSON data."""
+    values: dict[str, Any] = asdict(job)
+    values |= {name: value.resolve() for name, value in values.items() if isinstance(value, Path)}
+    values |= values.pop("training") | {f"decoding.{name}": one for name, one in values.pop("decoding").items()}
+    aside = ("output", "device", "workers")
+    plain: dict[str, Any] = json.loads(json.dumps(values | {"processes": processes}, default=str))
+    return {name: value for name, value in plain.items() if name not in aside}
+
+
+def _earlier_report(output: Path, identity: dict[str, Any]) -> Report | None:
+    """Return the report that an earlier call of this run wrote; ``None`` if the directory is free.
+
+    Raises:
+        ValueError: it belongs to another run, or holds something else.
+    """
+    if not (output / REPORT).is_file():
+        if output.exists() and not (output.is_dir() and all(one.suffix == ".writing" for one in output.iterdir())):
+            raise ValueError(f"{output} exists and is no distillation run: choose another --output")
+        return None
+    report = Report.read(output / REPORT)
+    theirs = report.config
+    names = [name for name in {**identity, **theirs} if identity.get(name) != theirs.get(name)]
+    if names:
+        differences = ", ".join(f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names)
+        raise ValueError(f"{output} holds another run ({differences}): choose another --output")
+    return report
+
+
+def _load_pair(job: Job, device: str) -> Pair:
+    """Load the target, with the draft that learns if there is one; refuse what the loss does not support."""
+    pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype)
+    pair = replace(pair, packed=False)  # validation reads weights that learn
+    pair = pair if job.draft is None else pair.with_draft(job.draft)
+    check_teachable(pair, job.training)
+    store_by_rows(pair.target.get_output_embeddings())
+    return pair
+
+
+def _claim(
+    output: Path, pair: Pair, identity: dict[str, Any], left_out: dict[str, int], accelerator: Accelerator
+) -> Report:
+    """Write the first report of a run, by which its directory is known; return it."""
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        target=pair.target_name,
+        draft=f"a new {identity['drafter']}" if pair.draft is None else pair.draft_name,
+        rows=0,
+        left_out=left_out,
+        prompts=0,
+        config=identity,
+        setting=asdict(pair.info) | {"processes": accelerator.num_processes},
+        checks=(),
+        curve=(),
+        state="running",
+    )
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process and not (output / REPORT).is_file():
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(output / REPORT, report.to_json())
+    accelerator.wait_for_everyone()
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Validation of a run, and its report so far.
+
+    Args:
+        report: before the first validation.
+        prompts: this process' share.
+    """
+
+    job: Job
+    report: Report
+    pair: Pair
+    prompts: Sequence[Prompt]
+    accelerator: Accelerator
+    notify: Callable[[str], None]
+
+    def validate(self, step: int, model: nn.Module, log: TrainingLog) -> None:
+        """Measure the draft, save it if it is the best so far, and write the report."""
+        assert isinstance(model, PreTrainedModel)
+        check = validate_draft(self.pair, model, self.prompts, self.job.decoding, step, self.accelerator)
+        best = all(check.rank > ValidationResult(**earlier).rank for earlier in log.checks)
+        if best and self.accelerator.is_main_process:
+            replace_draft(model, self.pair.processor, self.job.output / "draft")
+        log.checks.append(asdict(check))
+        tau = "–" if check.tau is None else f"{check.tau:.3f}"
+        self.notify(f"step {step}: KL {check.kl:.4f} nats, agreement {check.agreement:.3f}, τ {tau}")
+        self.write_report(log, "running")
+        self.accelerator.wait_for_everyone()
+
+    def write_report(self, log: TrainingLog, state: ReportState) -> Report:
+        """Make the report, and write it in the main process."""
+        counts = {reason: count for reason, count in zip(LEFT_OUT, log.left_out, strict=False) if count}
+        checks = tuple(ValidationResult(**check) for check in log.checks)
+        left_out = self.report.left_out | counts
+        made = replace(self.report, left_out=left_out, checks=checks, curve=tuple(log.curve), state=state)
+        if self.accelerator.is_main_process:
+            write_whole(self.job.output / REPORT, made.to_json())
+        return made
+
+
+def distil(
+    name: str,
+    draft: PreTrainedModel,
+    target: PreTrainedModel,
+    batches: Callable[[int], Batch],
+    objective: Objective | FeatureObjective,
+    loop: LoopConfig,
+    directory: Path,
+    accelerator: Accelerator,
+    validate: Validate | None = None,
+) -> TrainingLog:
+    """Train ``draft``, as :func:`fit` does; parameters that need no gradient are unchanged.
+
+    Args:
+        target: in evaluation mode, on the accelerator's device.
+        batches: batch number to what :func:`batch_losses` reads.
+
+    Raises:
+        FloatingPointError: the loss is not finite; the last checkpoint is kept.
+    """
+    target.requires_grad_(False)
+    draft.train()
+    losses = batch_losses(target, objective)
+    return fit(name, draft, losses, batches, loop, directory, accelerator, validate, count_answer_tokens)
+
+
+def fit(
+    name: str,
+    model: nn.Module,
+    losses: Callable[[Any, Batch], Losses],
+    batches: Callable[[int], Batch],
+    config: LoopConfig,
+    directory: Path,
+    accelerator: Accelerator,
+    validate: Validate | None = None,
+    batch_weight: Callable[[Batch], int] | None = None,
+) -> TrainingLog:
+    """Train ``model`` in place; resume from the checkpoint in ``directory`` if an earlier call was cut short.
+
+    The last checkpoint is kept in case of a kill before the model is saved: remove it afterwards.
+
+    Args:
+        name: label of the progress bar.
+        losses: model and batch to losses, of which ``loss`` is minimised.
+        batches: batch number to batch, on the CPU; called in a worker process.
+        validate: called before the first step, every ``config.validate_every`` steps, and after the last.
+        batch_weight: weight of a batch in the mean of a step's batches; equal weights without it.
+
+    Raises:
+        FloatingPointError: the loss is not finite; the last checkpoint is left as it is.
+        ValueError: what ``batches`` raises.
+    """
+    torch.manual_seed(config.seed)
+    release_freed_memory()  # which each worker would hold as well
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    adamw = torch.optim.AdamW(
+        weights, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
+    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(adamw, config.rate)
+    module, optimizer = accelerator.prepare(_LossModule(model.to(accelerator.device), losses), adamw)
+    parts = (model, optimizer, scheduler)
+    first, log = _load_checkpoint(directory, accelerator, parts)
+    if validate is not None and first == 0:
+        validate(0, model, log)
+    bar = tqdm(
+        _steps(batches, config, first, accelerator), name, initial=first, total=config.steps, unit="step",
+        mininterval=2.0, disable=not accelerator.is_main_process,
+    )  # fmt: skip
+    for step, group in enumerate(bar, first):
+        _seed(config, step, accelerator)
+        rate = float(scheduler.get_last_lr()[0])
+        means = _accumulate_gradients(module, group, batch_weight, accelerator, log)
+        if not math.isfinite(means["loss"]):
+            raise FloatingPointError(f"{name}: the loss is {means['loss']} at step {step}; the last checkpoint is kept")
+        accelerator.clip_grad_norm_(weights, config.clip)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad(set_to_none=True)
+        log.curve.append({"step": step, "rate": rate, **means})
+        bar.set_postfix({key: f"{value:.4f}" for key, value in means.items()}, refresh=False)
+        done = step + 1
+        if validate is not None and (done == config.steps or done % (config.validate_every or config.steps) == 0):
+            validate(done, model, log)
+        if done == config.steps or done % config.checkpoint_every == 0:
+            _save_checkpoint(directory, accelerator, done, log, parts)
+    return log
+
+
+def _seed(config: LoopConfig, step: int, accelerator: Accelerator) -> None:
+    """Seed what a loss draws by step and process alone, so that a resumed run draws what an unbroken one would."""
+    torch.manual_seed((config.seed * STRIDE + step) * accelerator.num_processes + accelerator.process_index)
+
+
+class _LossModule(nn.Module):
+    """Model and losses as one forward pass, around which processes share gradients."""
+
+    def __init__(self, model: nn.Module, losses: Callable[[Any, Batch], Losses]) -> None:
+        super().__init__()
+        self.model, self.losses = model, losses
+
+    def forward(self, batch: Batch) -> Losses:
+        return self.losses(self.model, batch)
+
+
+def _make_batch(batches: Callable[[int], Batch], number: int) -> Batch | ValueError:
+    """Return an error in the data as a value: raised in a worker process, its text would be the worker's traceback."""
+    try:
+        return batches(number)
+    except ValueError as error:
+        return error
+
+
+def _steps(
+    batches: Callable[[int], Batch], config: LoopConfig, first: int, accelerator: Accelerator
+) -> Iterator[list[Batch]]:
+    """Yield this process' batches of each step; the batches of one step are distributed in turn."""
+    share, each = accelerator.num_processes, config.accumulation
+    numbers: Any = range(first * each * share + accelerator.process_index, config.steps * each * share, share)
+    make = partial(_make_batch, batches)
+    group: list[Batch] = []
+    for batch in DataLoader(numbers, None, num_workers=config.workers, prefetch_factor=4, collate_fn=make):
+        if isinstance(batch, ValueError):
+            raise batch
+        group.append(batch)
+        if len(group) == each:
+            yield group
+            group = []
+
+
+def _accumulate_gradients(
+    module: nn.Module,
+    group: Sequence[Batch],
+    batch_weight: Callable[[Batch], int] | None,
+    accelerator: Accelerator,
+    log: TrainingLog,
+) -> dict[str, float]:
+    """Compute the gradients of one step from all its batches, in all processes; return its losses as weighted means."""
+    weights = [1 if batch_weight is None else batch_weight(batch) for batch in group]
+    whole = int(_sum_over_processes(torch.tensor(sum(weights)), accelerator))
+    shown: dict[str, Tensor] = {}
+    for index, (batch, weight) in enumerate(zip(group, weights, strict=True)):
+        moved = {
+            name: value.to(accelerator.device) if isinstance(value, Tensor) else value for name, value in batch.items()
+        }
+        last = index == len(group) - 1
+        with contextlib.nullcontext() if last else accelerator.no_sync(module):
+            with accelerator.autocast():
+                parts = module(moved)
+            # Processes average their gradients, so each share is multiplied by their number.
+            accelerator.backward(parts["loss"] * (weight * accelerator.num_processes / whole))
+        for name, value in parts.items():
+            shown[name] = shown.get(name, 0.0) + value.detach().float() * (weight / whole)
+    if "left_out" in group[0]:
+        counts = _sum_over_processes(torch.stack([batch["left_out"] for batch in group]).sum(dim=0), accelerator)
+        log.left_out = (torch.tensor(log.left_out or [0]) + counts.cpu()).tolist()
+    return {name: float(_sum_over_processes(value, accelerator)) for name, value in shown.items()}
+
+
+def _sum_over_processes(value: Tensor, accelerator: Accelerator) -> Tensor:
+    """Return the sum over all processes, the same in each."""
+    if accelerator.num_processes == 1:
+        return value
+    summed: Tensor = accelerator.reduce(value.to(accelerator.device), reduction="sum")
+    return summed
+
+
+def _save_checkpoint(
+    directory: Path, accelerator: Accelerator, step: int, log: TrainingLog, parts: Sequence[Any]
+) -> None:
+    """Write a checkpoint to a temporary name, then rename it: a kill in between leaves the earlier one intact."""
+    if accelerator.is_main_process:
+        directory.mkdir(parents=True, exist_ok=True)
+        beside = directory / "writing.pt"
+        torch.save({"step": step, "log": asdict(log), "parts": [part.state_dict() for part in parts]}, beside)
+        beside.replace(directory / CHECKPOINT)
+    release_freed_memory()
+    accelerator.wait_for_everyone()
+
+
+def _load_checkpoint(directory: Path, accelerator: Accelerator, parts: Sequence[Any]) -> tuple[int, TrainingLog]:
+    """Load the checkpoint into the parts, if there is one; return its step and its log."""
+    path = directory / CHECKPOINT
+    if not path.exists():
+        return 0, TrainingLog()
+    state = torch.load(path, map_location=accelerator.device, weights_only=True)
+    for part, saved in zip(parts, state["parts"], strict=True):
+        part.load_state_dict(saved)
+    return int(state["step"]), TrainingLog(**state["log"])
+
+
+def release_freed_memory() -> None:
+    """Return freed memory to the system: on a CPU glibc keeps that of many sizes, gigabytes in some hundred steps."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

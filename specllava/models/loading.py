@@ -1,0 +1,345 @@
+"""Load a target and a draft that fits it, whole or quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from specllava.models.checkpoint import Checkpoint, Source
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, fuse, vision_source
+from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
+from specllava.models.drafts.eagle_checkpoint import is_feature_draft, load_feature_draft, sizes_of
+from specllava.models.families.family import FAMILIES, family_of, find_family, known_families, shared_tower_of
+from specllava.models.families.interface import Family, SharedTower
+from specllava.models.language_model import (
+    LANGUAGE_MODELS,
+    check_decoder,
+    checked_context,
+    input_device,
+    language_model_class,
+    parse_device,
+)
+from specllava.models.memory import Build, check_memory, estimate, quantization_config, unquantized, without_storage
+from specllava.models.options import DraftReading, LoadOptions
+from specllava.models.tokens import check_tokens, eos_token_ids, resize_vocabulary, use_template
+
+INIT = 'run "specllava draft init"'
+
+
+def check_pair(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    processor: ProcessorMixin,
+    draft_processor: ProcessorMixin | PreTrainedTokenizerBase,
+) -> None:
+    """Refuse a draft that does not fit the target.
+
+    Args:
+        draft_processor: of the draft; its tokenizer is enough for a text-only draft.
+
+    Raises:
+        ValueError: other tokens, another vocabulary size, or a projector for other vision features.
+    """
+    theirs = getattr(draft_processor, "tokenizer", draft_processor).get_vocab()
+    ours = processor.tokenizer.get_vocab()
+    if not theirs.items() <= ours.items():
+        differ = len(set(ours.items()) ^ set(theirs.items()))
+        raise ValueError(f"the draft's tokenizer is not the target's: {differ} entries differ")
+    sizes = target.config.get_text_config().vocab_size, draft.config.get_text_config().vocab_size
+    if sizes[0] != sizes[1]:
+        advice = f": {INIT}" if sizes[1] < sizes[0] else ""
+        raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{advice}")
+    source = vision_source(draft)
+    if source == "none":
+        return
+    if not family_of(target.config).sees:
+        raise ValueError("the draft reads pictures and the target none: take a language model as draft")
+    markers = target.config.image_token_id, draft.config.image_token_id
+    if markers[0] != markers[1]:
+        raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {INIT}")
+    if isinstance(draft, SlotDraft):
+        _check_slots(target.config, draft.config)
+    elif source == "shared":
+        _check_vision(target, draft)
+
+
+def check_same_family(
+    name: str,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    target: PretrainedConfig,
+    target_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Refuse a draft with a tower and a prompt of its own that is no model of the target's family.
+
+    Raises:
+        ValueError: another family, or other tokens for the ids that both have.
+    """
+    if config.model_type != target.model_type:
+        raise ValueError(
+            f"{name} is a {config.model_type}, the target a {target.model_type}: a draft that reads pictures by itself"
+            f" must be a {target.model_type}"
+        )
+    check_tokens(name, tokenizer, "the target", target_tokenizer)
+
+
+def _check_slots(target: PretrainedConfig, draft: SlotDraftConfig) -> None:
+    """Refuse a draft that cannot read what the target's image slots hold."""
+    made, size = draft.target_type, target.get_text_config().hidden_size
+    if made != target.model_type:
+        raise ValueError(f"the draft reads image slots of a {made}, the target is a {target.model_type}: {INIT}")
+    if draft.slot_size != size:
+        raise ValueError(f"the draft reads image slots of size {draft.slot_size}, the target's have {size}: {INIT}")
+
+
+def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
+    """Refuse a draft that cannot read the features of the target's tower."""
+    types = target.config.model_type, draft.config.model_type
+    if types[0] != types[1]:
+        raise ValueError(f"the draft reads features of a {types[1]}, the target is a {types[0]}: {INIT}")
+    family = shared_tower_of(target.config)
+    wide, narrow = family.slot_width(target.config), family.slot_width(draft.config)
+    if wide != narrow:
+        raise ValueError(f"the draft reads vision features of size {narrow}, the target's tower gives {wide}: {INIT}")
+    layers = target.config.vision_feature_layer, draft.config.vision_feature_layer
+    if layers[0] != layers[1]:
+        raise ValueError(f"the draft reads vision layer {layers[1]}, the target layer {layers[0]}: {INIT}")
+    for name, ours, theirs in differences(target.config, draft.config):
+        raise ValueError(f"the draft was made for {name} {theirs}, the target has {ours}: {INIT}")
+
+
+def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
+    """List the fields in which two models of one family read features differently: name, target's value, draft's."""
+    shared = shared_tower_of(target).shared
+    compared = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in shared]
+    compared += [
+        (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))
+        for name in ("hidden_size", "image_size", "patch_size")
+    ]
+    return [(name, ours, theirs) for name, ours, theirs in compared if ours != theirs]
+
+
+def check_processor(name: str, family: Family, config: PretrainedConfig, processor: ProcessorMixin) -> None:
+    """Refuse a processor that writes other image slots than the model fills, or cuts pictures in other ways.
+
+    Raises:
+        ValueError: with both numbers.
+    """
+    advice = "the processor does not fit the model, take both from one checkpoint"
+    slot, written = config.image_token_id, processor.image_token_ids
+    if slot not in written:
+        ids = ", ".join(map(str, written))
+        raise ValueError(f"{name}: the processor's image token is {ids}, the model's {slot}: {advice}")
+    try:
+        required = family.processor_requirements(config, processor)
+    except (AttributeError, LookupError, TypeError) as error:  # a processor of other fields
+        kinds = f"a {type(processor).__name__} with a {type(processor.image_processor).__name__}"
+        raise ValueError(f"{name}: {kinds} is no processor of a {family.name}: {advice}") from error
+    for field, (theirs, ours) in required.items():
+        if theirs != ours:
+            raise ValueError(f"{name}: the processor's {field} is {theirs}, the model's {ours}: {advice}")
+
+
+TOWERLESS: Final = {family.draft.__name__ for family in FAMILIES if isinstance(family, SharedTower)}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A draft that fits a target.
+
+    Args:
+        processor: of a draft with a tower of its own, which it then reads pictures with.
+    """
+
+    name: str
+    model: PreTrainedModel
+    processor: ProcessorMixin | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """A target with its processor.
+
+    Args:
+        context: tokens of prompt and answer that it takes: as many as requested, or as fit the memory.
+        packed: there is memory for a packed copy of its weights.
+    """
+
+    name: str
+    model: PreTrainedModel
+    processor: ProcessorMixin
+    context: int
+    packed: bool
+
+
+def load_target(
+    name: str,
+    target: Source,
+    draft: Source | None,
+    options: LoadOptions,
+    notify: Callable[[str], None],
+) -> LoadedTarget:
+    """Load a target after checking that it and its draft fit the memory.
+
+    Args:
+        draft: only counted in the memory estimate.
+        notify: receives a line on the memory that the pair needs, before anything is loaded.
+
+    Raises:
+        ValueError: no model there, a decoder that cannot verify trees, or more memory needed than there
+            is; one line with the numbers.
+    """
+    checkpoint = Checkpoint.at(target)
+    device = parse_device(options.device)
+    auto = "float32" if device.type == "cpu" else "bfloat16"
+    precision = getattr(torch, auto if options.dtype == "auto" else options.dtype)
+    _check_no_draft(checkpoint)
+    config = checkpoint.config()
+    check_decoder(checkpoint.name, config.get_text_config())
+    family = family_of(config)
+    family.check(checkpoint.name, config)
+    stored = quantization_config(
+        options.quantization, device, lambda: unquantized(without_storage(family.target, config))
+    )
+    small = None if draft is None else _draft_build(Checkpoint.at(draft), config)
+    context = checked_context(options.context, config)
+    needed = estimate((family.target, config), small, precision, options.quantization, context)
+    taken, line = check_memory(name, needed, device, options.device_map, shorten=options.context is None)
+    notify(line)
+    processor = family.read_processor(checkpoint)
+    if options.chat_template is not None:
+        use_template(processor, options.chat_template)
+    if family.sees:
+        check_processor(checkpoint.name, family, config, processor)
+    arguments = _experts(device, precision) | ({} if stored is None else {"quantization_config": stored})
+    if device.type != "cpu" or options.device_map:
+        arguments["device_map"] = "auto" if options.device_map else {"": device}
+    model = _prepare(checkpoint.load(family.target, dtype=precision, **arguments), device)
+    try:
+        eos_token_ids(model, processor.tokenizer)  # refused here, and not in the first answer
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.name_or_path}: {error}") from error
+    return LoadedTarget(checkpoint.name, model, processor, taken.context, taken.packed > 0)
+
+
+def _check_no_draft(checkpoint: Checkpoint) -> None:
+    """Refuse a draft in a target's place: one of this package, or of one layer that reads states."""
+    settings = checkpoint.settings()
+    own = settings.get("model_type") in (SlotDraftConfig.model_type, FeatureDraftConfig.model_type)
+    towerless = not TOWERLESS.isdisjoint(settings.get("architectures") or ())
+    single = settings.get("num_hidden_layers", 1) == 1
+    if own or towerless or (single and is_feature_draft(checkpoint)):
+        raise ValueError(f"{checkpoint.name_or_path} is a draft: name it with --draft, and its target with --target")
+
+
+def _draft_build(checkpoint: Checkpoint, target: PretrainedConfig) -> Build:
+    """Return class and configuration of a draft, by which its memory is estimated."""
+    if is_feature_draft(checkpoint):
+        return FeatureDraft, sizes_of(checkpoint, target)
+    config = draft_config(checkpoint)
+    return draft_class(checkpoint.name, config), config
+
+
+def load_draft(
+    draft: Source,
+    target: PreTrainedModel,
+    processor: ProcessorMixin,
+    reading: DraftReading | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+) -> LoadedDraft:
+    """Load the draft of a directory or of the hub for a target, on its device and in its precision.
+
+    Args:
+        reading: of a draft that reads the target's states.
+        notify: receives a line about weights that must be unpickled.
+
+    Raises:
+        ValueError: no model there, or one that does not fit the target.
+    """
+    checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
+    if is_feature_draft(checkpoint):
+        made = load_feature_draft(checkpoint, target, asked, notify)
+        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_prepare(made, input_device(target))), None)
+    if asked.draft_format is not None:
+        raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
+    if asked.options:
+        raise ValueError(f"{checkpoint.name} does not read the target's states: leave {asked.options} out")
+    config = draft_config(checkpoint)
+    build = draft_class(checkpoint.name, config)
+    check_decoder(checkpoint.name, config.get_text_config())
+    family = find_family(config)
+    text = config.get_text_config()
+    reads = checkpoint.tokenizer(text) if family is None else checkpoint.processor(family.processor)
+    device = input_device(target)
+    where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
+    shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
+    own_prompt = family is not None and not shares  # whose tower and prompt are its own
+    words_alone = build is language_model_class(config) and not family_of(target.config).sees
+    if own_prompt:
+        check_same_family(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
+    if words_alone:
+        check_tokens(checkpoint.name, reads, "the target", processor.tokenizer)
+    if family is not None and build is family.target:
+        check_processor(checkpoint.name, family, config, reads)
+    model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
+    if not (own_prompt or words_alone):
+        check_pair(target, model, processor, reads)
+    elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
+        words = getattr(reads, "tokenizer", reads).get_vocab()
+        resize_vocabulary(model, checkpoint.name, 1 + max(words.values()), rows)
+    model = fuse(_prepare(model, device))
+    return LoadedDraft(checkpoint.name, model, reads if vision_source(model) == "own" else None)
+
+
+def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
+
+    Raises:
+        ValueError: something else.
+    """
+    family = find_family(config)
+    if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
+        return family.draft
+    compared = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
+    if family is not None:
+        compared = family.target
+    if compared is None:
+        can = ", ".join(LANGUAGE_MODELS)
+        raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
+    return compared
+
+
+def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Return how a mixture's experts multiply: one by one, or on a GPU as transformers groups them.
+
+    Grouped products take no float64 and, on a CPU, no weights whose rows are not multiples of 16 bytes.
+    """
+    return {"experts_implementation": "eager"} if device.type == "cpu" or dtype == torch.float64 else {}
+
+
+def _prepare(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """Prepare a model: without dropout, on a CPU with its weights laid out for a tree's number of rows.
+
+    A linear layer's weight ``[out, in]`` stored column by column holds the same numbers. Multiplying 4 to 64 rows by
+    it is faster that way (``python -m benchmarks.passes``), and every lane runs on the same weights. Quantised weights
+    have a layout of their own, and those that accelerate moves are moved as they are stored.
+    """
+    model = model.eval()
+    if device.type == "cpu" and not getattr(model, "hf_device_map", None):
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and type(module.weight.data) is torch.Tensor:
+                module.weight.data = module.weight.data.t().contiguous().t()
+    return model
+
+
+def store_by_rows(layer: torch.nn.Linear) -> None:
+    """Undo the layout by columns, for a layer through which gradients flow.
+
+    oneDNN 3.12 divides by zero in that layout, where at most 32 rows times outputs are 3/4 of a core's L2 cache. It
+    kills the process: 32 rows by 49,152 tokens, in bfloat16 with AMX. By rows it takes another way.
+    """
+    layer.weight.data = layer.weight.data.contiguous()

@@ -1,1 +1,0 @@
-"""Loading a pair: options, presets, memory, checks that target and draft fit each other."""

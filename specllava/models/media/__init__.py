@@ -1,1 +1,0 @@
-"""Pictures as a target takes them."""

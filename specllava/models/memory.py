@@ -1,0 +1,276 @@
+"""How weights are stored, and whether a pair fits into memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Final, get_args
+
+import psutil
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from specllava.config import DecodingConfig
+from specllava.models.drafts.eagle import FeatureDraftConfig
+from specllava.models.language_model import kv_shape, max_context
+from specllava.models.options import QuantizationName
+
+SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
+BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5}  # of a linear layer's weight
+
+
+def decoder_weights(model: PreTrainedModel) -> list[nn.Linear]:
+    """Return the layers that are stored in fewer bits: the linear ones of the decoder.
+
+    What is small and what decides near-ties stays as it is: tower, projector and the head.
+    """
+    return [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)]
+
+
+def unquantized(model: PreTrainedModel) -> list[str]:
+    """Return the full names of the modules that are not: the outermost ones without the decoder in them."""
+    decoder = model.get_decoder()
+
+    def outside(module: nn.Module, before: str) -> Iterator[str]:
+        for name, part in module.named_children():
+            if part is not decoder and decoder in part.modules():
+                yield from outside(part, f"{before}{name}.")
+            elif part is not decoder:
+                yield before + name
+
+    return list(outside(model, ""))
+
+
+def quantization_config(scheme: QuantizationName, device: torch.device, whole: Callable[[], list[str]] = list) -> Any:
+    """Return the configuration that ``from_pretrained`` takes; ``None`` for ``none``.
+
+    Args:
+        whole: returns the names of the modules that stay as they are; called where anything is quantised.
+
+    int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU.
+
+    Raises:
+        ValueError: another scheme, bitsandbytes is not installed, or ``device`` is no GPU.
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(f"unknown quantization {scheme!r}: choose one of {', '.join(SCHEMES)}")
+    if scheme == "none":
+        return None
+    if device.type != "cuda":
+        raise ValueError(f"quantization {scheme} needs a GPU, the device is {device.type}: leave --quantization out")
+    if find_spec("bitsandbytes") is None:
+        raise ValueError(f"quantization {scheme} needs bitsandbytes, which is not installed: pip install bitsandbytes")
+    from transformers import BitsAndBytesConfig
+
+    skipped = whole()
+    if scheme == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=skipped)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=skipped)
+
+
+GB: Final = 1e9
+SHORTEST: Final = 64  # tokens of context that are worth proposing
+ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
+Build = tuple[type[PreTrainedModel], PretrainedConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Numbers of a model that its memory follows from.
+
+    Args:
+        weights: all of them; a head that is tied to the embeddings counts once.
+        layers, kv_heads, head_dim: of its KV cache.
+        linear: weights of the decoder's linear layers, which a quantised target stores in fewer bits.
+        states: numbers of the target's states that are held for each of its columns, where a draft reads them.
+        own_states: numbers of its own states in a column of a draft that reads those of the target.
+    """
+
+    weights: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    linear: int = 0
+    states: int = 0
+    own_states: int = 0
+
+    @property
+    def column(self) -> int:
+        """Numbers in one column of its KV cache: the keys and values of a token, and its own states."""
+        return 2 * self.layers * self.kv_heads * self.head_dim + self.own_states
+
+    def weight_bytes(self, itemsize: int, linear_itemsize: float | None = None) -> float:
+        """Count the bytes of the weights.
+
+        Args:
+            itemsize: bytes of one.
+            linear_itemsize: bytes of one in the decoder's linear layers; as the others without it.
+        """
+        return float(self.weights * itemsize) + self.linear * ((linear_itemsize or itemsize) - itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes by purpose. Activations come on top; they are small beside weights, batch 1.
+
+    Args:
+        caches: keys and values of both models, and the target's states if the draft reads them. They have columns for
+            ``context`` tokens and a tree of the default options, which a dialogue may take; a single answer takes less.
+        column: bytes of them for one more token.
+        packed: a second copy of the target's weights, in the layout of a CPU's fastest products.
+    """
+
+    target: float
+    draft: float
+    caches: float
+    context: int
+    column: int
+    packed: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.target + self.draft + self.caches + self.packed
+
+    def with_packed(self, free: int) -> Estimate:
+        """Count packed weights too, at most as many bytes again, where all of it takes half of ``free`` at most."""
+        more = replace(self, packed=self.target)
+        return more if more.total <= free / 2 else self
+
+    def room(self, free: float) -> int:
+        """Return how many tokens of context fit into ``free`` bytes; below zero if not even the weights do."""
+        return self.context - math.ceil((self.total - free) / self.column)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.total / GB:.2f} GB of memory: target {self.target / GB:.2f}, draft {self.draft / GB:.2f},"
+            f" caches for {self.context} tokens {self.caches / GB:.2f}"
+            + (f", packed weights {self.packed / GB:.2f}" if self.packed else "")
+        )
+
+
+def pair_memory(
+    target: ModelSize, draft: ModelSize | None, context: int, itemsize: int, linear_itemsize: float | None = None
+) -> Estimate:
+    """Count the memory of a pair.
+
+    Args:
+        itemsize: bytes of a weight, and of a number of the caches.
+        linear_itemsize: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
+    """
+    tree = DecodingConfig()
+    columns = tree.target_slots(context)
+    caches, column = columns * target.column, target.column
+    if draft is not None:
+        caches += tree.draft_slots(context) * draft.column + columns * draft.states
+        column += draft.column + draft.states
+    return Estimate(
+        target=target.weight_bytes(itemsize, linear_itemsize),
+        draft=0.0 if draft is None else draft.weight_bytes(itemsize),
+        caches=float(caches * itemsize),
+        context=context,
+        column=column * itemsize,
+    )
+
+
+def estimate(
+    target: Build,
+    draft: Build | None,
+    dtype: torch.dtype,
+    scheme: QuantizationName = "none",
+    context: int | None = None,
+) -> Estimate:
+    """Estimate the memory of two classes and configurations; models are built without storage, to count weights.
+
+    Args:
+        context: tokens of prompt and answer; as many as the target can hold without it.
+
+    Raises:
+        ValueError: a configuration that no model can be built of.
+    """
+    small = None if draft is None else size_of(*draft)
+    longest = max_context(target[1]) if context is None else context
+    return pair_memory(size_of(*target), small, longest, dtype.itemsize, BYTES.get(scheme))
+
+
+def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize:
+    """Count the numbers of a model that its memory follows from; it is built without storage.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    model = without_storage(build, config)
+    text = config.get_text_config()
+    kv_heads, head_dim = kv_shape(text)
+    return ModelSize(
+        weights=sum(weight.numel() for weight in model.parameters()),
+        layers=text.num_hidden_layers,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        linear=sum(module.weight.numel() for module in decoder_weights(model)),
+        states=state_numbers(config),
+        own_states=config.hidden_size if isinstance(config, FeatureDraftConfig) else 0,
+    )
+
+
+def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """Build a model without storage for its weights.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
+    try:
+        with torch.device("meta"):
+            return build(config)
+    except Exception as error:  # of sizes that fit nowhere, torch and transformers raise whatever they meet
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
+
+
+def state_numbers(draft: PretrainedConfig) -> int:
+    """Count the numbers of the target's states that are held of each of its columns for a draft that reads them."""
+    if not isinstance(draft, FeatureDraftConfig):
+        return 0
+    return len(draft.state_layers) * int(draft.target_hidden_size or draft.hidden_size)
+
+
+def free_bytes(device: torch.device, spread: bool) -> int:
+    """Return the bytes free on a device; with ``spread`` those of all GPUs and of the machine together."""
+    try:
+        here = int(psutil.virtual_memory().available)
+    except OSError:  # Linux without /proc: what the kernel could still reclaim is not counted
+        here = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if spread:
+        return here + sum(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else here
+
+
+def check_memory(
+    name: str, needed: Estimate, device: torch.device, spread: bool, shorten: bool = False
+) -> tuple[Estimate, str]:
+    """Check that an estimate fits. Return it as it is taken, and a line with the memory needed and free.
+
+    On a CPU packed weights are counted too, where they fit.
+
+    Args:
+        shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
+
+    Raises:
+        ValueError: more is needed than is free.
+    """
+    free = free_bytes(device, spread)
+    if device.type == "cpu" and not spread:
+        needed = needed.with_packed(free)
+    where = "all devices" if spread else str(device)
+    line = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
+    if needed.total <= free:
+        return needed, line
+    room = needed.room(free)
+    if shorten and room >= ENOUGH:
+        line = f"{line}, which is enough for {room}: prompt and answer have as many at most"
+        return replace(needed, context=room), line
+    shorter = f"--context {room}, " if room >= SHORTEST else ""
+    raise ValueError(f"{line}: try {shorter}a smaller --dtype, --quantization, --device-map or another --device")

@@ -1,0 +1,170 @@
+"""The live page in a browser, over the toy pair: the tour, a run, a follow-up, links, Measure; what a visitor meets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import FINISHED, Visit, Visitor, assert_accessible
+from support.shipped_races import ASSETS
+
+from specllava.config import DecodingConfig
+from specllava.pair import Pair
+
+QUESTION = "How many objects are there?"
+CONTROLS = (
+    "[...document.querySelectorAll('button, input, textarea, summary, select')].filter((one) => one.offsetParent"
+    " && one.getBoundingClientRect().width > 1 && !one.closest('[aria-hidden=true]')"
+    " && !one.closest('details:not([open]) > .list')).length"
+)
+SEEN = """(() => {
+  const [sizes, words] = [new Set(), []];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const one = texts.currentNode.parentElement;
+    if (texts.currentNode.data.trim() && one.checkVisibility() && one.getClientRects().length
+        && !one.closest(".spoken, .nodes, script, style, [aria-hidden=true].tab-container")) {
+      sizes.add(getComputedStyle(one).fontSize);
+      words.push(...texts.currentNode.data.split(/\\s+/).filter((word) => /\\w/.test(word)));
+    }
+  }
+  return [[...sizes], words.length];
+})()"""
+
+
+def answered(tab: Visit) -> str:
+    """The answer on the stage, without its marks."""
+    return str(tab.page.evaluate("[...document.querySelectorAll('.answer .text')[0].querySelectorAll('.token')]"
+                                 ".map((one) => one.textContent).join('')")).strip()  # fmt: skip
+
+
+def ask(tab: Visit, question: str, button: str = "#run") -> None:
+    """Ask, and wait until the answer is complete and has been played."""
+    tab.page.evaluate("document.querySelector('.spoken').textContent = ''")
+    tab.page.fill("#question textarea", question)
+    tab.page.click(button)
+    tab.wait(FINISHED)
+    tab.wait("document.querySelector('#run')?.offsetParent")
+
+
+def test_the_first_screen_is_calm(visit: Visitor) -> None:
+    """At most 28 controls, 190 words, 6 sizes of type, one screen."""
+    tab = visit(viewport={"width": 1280, "height": 720})
+    tab.wait_say("one word per pass")
+    assert tab.page.evaluate(CONTROLS) <= 28
+    sizes, words = tab.page.evaluate(SEEN)
+    assert words <= 190
+    assert len(sizes) <= 6, sizes
+    assert tab.page.evaluate("document.documentElement.scrollHeight") == 720
+    assert_accessible(tab.page)
+
+
+def test_a_run_says_what_the_target_says_and_a_follow_up_goes_on(tab: Visit, pair: Pair) -> None:
+    tab.page.click("#example-0")
+    tab.wait("document.querySelector('.stage').dataset.mode === 'run'")
+    tab.wait_say("The same")  # the recorded run is there before another is asked for
+    ask(tab, QUESTION)
+    picture = ASSETS / "examples" / "1-describe.png"
+    alone = pair.generate(picture, QUESTION, DecodingConfig(drafter="none"))
+    assert answered(tab) == alone.text.strip()
+    passes, tokens = len(alone.steps), len(alone.token_ids)
+    assert f"instead of {passes}. The same {tokens} tokens." in tab.say()
+    assert tab.text(".spoken").startswith("Answer complete.") and alone.text.strip() in tab.text(".spoken")
+    ask(tab, "What is on the left?", "#follow")
+    assert QUESTION in tab.text(".answer") and "live" not in tab.page.url
+
+
+def test_a_stopped_run_keeps_what_it_has(tab: Visit) -> None:
+    tab.page.fill("#question textarea", "Describe this image in detail.")
+    tab.page.click("#run")
+    tab.wait("document.querySelector('#stop')?.offsetParent")
+    tab.page.click("#stop")
+    tab.wait("document.querySelector('#run')?.offsetParent")
+    tab.wait("document.querySelector('.say h2').textContent.length > 0")
+
+
+def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tmp_path: Path) -> None:
+    tab.page.click("text=New scene")
+    tab.wait_say("press Run")
+    assert not tab.count(".token") and tab.page.get_attribute(".pic img", "src").startswith("data:image/")
+    tab.page.set_input_files("input[type=file]", str(ASSETS / "examples" / "3-count.json"))
+    tab.wait_say("The same")
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    tab.page.set_input_files("input[type=file]", str(bad))
+    tab.wait("document.body.innerText.includes('is not a recorded race')")
+
+
+def test_links_lead_where_they_led_and_back_goes_back(visit: Visitor) -> None:
+    tab = visit("?lesson=3")
+    tab.wait_say("If it is wrong, does the answer go wrong?")
+    tab.page.keyboard.press("Space")
+    tab.wait_say("A wrong guess costs a little time, never a word.")
+    tab.page.keyboard.press("PageDown")
+    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 4 of 10')")
+    tab.page.go_back()
+    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 3 of 10')")
+    tab.page.reload()
+    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 3 of 10')")
+    for old, title in ((16, "does it pay?"), (12, "what the picture decides"), (14, "before and after distillation")):
+        tab.page.goto(tab.page.url.partition("?")[0] + f"?lesson={old}")
+        tab.wait(f"document.querySelector('.at').textContent.includes('{title}')")
+    tab.page.goto(tab.page.url.partition("?")[0] + "?example=2-story&step=3&phase=check")
+    tab.wait("document.querySelector('.at').textContent.startsWith('step 3 of')")
+    assert tab.text(".phase [aria-current=step]") == "check"
+    tab.page.goto(tab.page.url.partition("?")[0] + "?example=%3Cimg%20src%3Dx%3E&lesson=x")
+    tab.wait_say("one word per pass")
+
+
+def test_measure_compares_and_opens_a_row_on_the_stage(visit: Visitor) -> None:
+    tab = visit()
+    tab.page.fill("#question textarea", QUESTION)
+    tab.page.click("#tabs button[role=tab] >> nth=1")
+    tab.wait("location.search.includes('tab=measure')")
+    assert tab.page.evaluate("document.documentElement.scrollHeight") <= 3 * 720
+    tab.page.click("button:has-text('Compare')")
+    tab.wait("document.querySelector('#compared').innerText.includes('sequoia')")
+    tab.wait("document.querySelector('.verdict h2').innerText.includes('tokens a pass')")
+    tab.page.locator("#compared").get_by_text("chain", exact=True).last.click()
+    tab.wait("document.querySelector('#tabs button[role=tab]').getAttribute('aria-selected') === 'true'")
+    tab.wait_say("instead of")
+    tab.wait("!location.search.includes('measure')")
+
+
+def test_a_phone_sees_the_whole_stop_and_need_not_scroll_sideways(visit: Visitor) -> None:
+    tab = visit(viewport={"width": 375, "height": 812}, has_touch=True)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == 375
+    box = tab.page.locator(".plot .main-svg").first.bounding_box()
+    assert box["y"] + box["height"] <= 812 - 60
+    small: list[Any] = tab.page.evaluate(
+        "[...document.querySelectorAll('#ask button, .bar button')].filter((one) => one.offsetParent"
+        " && one.offsetHeight < 32).map((one) => one.innerText)"
+    )
+    assert small == []
+
+
+def test_the_page_saves_a_run_that_plays_without_it(visit: Visitor, tmp_path: Path) -> None:
+    tab = visit("?example=3-count")
+    tab.wait_say("The same")
+    for entry, ending in (("page", "html"), ("json", "json"), ("csv", "csv")):
+        tab.page.click(".save summary")
+        with tab.page.expect_download() as waits:
+            tab.page.click(f"[data-save={entry}]")
+        waits.value.save_as(tmp_path / f"run.{ending}")
+    assert json.loads((tmp_path / "run.json").read_text())["speculative"]
+    assert (tmp_path / "run.csv").read_text().startswith("step,node,parent,")
+    other = tab.page.context.new_page()
+    other.goto((tmp_path / "run.html").as_uri())
+    other.wait_for_selector(".stage.alive .plot .main-svg")
+    assert other.inner_text(".say h2") == tab.say()
+    other.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_measure(visit: Visitor, scheme: str) -> None:
+    tab = visit(color_scheme=scheme)
+    tab.page.click("#tabs button[role=tab] >> nth=1")
+    tab.wait("document.querySelector('.verdict h2')?.offsetParent")
+    assert_accessible(tab.page, context="#pays", schemes=[scheme])

@@ -1,0 +1,102 @@
+"""Distillation at night: processes under ``accelerate launch``, a worker that is not forked, freed memory."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import models
+from support.distilling import arguments, same, weights, write_data, write_pair
+
+from specllava.cli.main import main
+from specllava.distill.report import Report
+from specllava.models.drafts.draft_vlm import save
+
+pytestmark = pytest.mark.night
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCH = [
+    "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+    "--dynamo_backend=no", "--main_process_port=0", "--module", "specllava",
+]  # fmt: skip
+SPAWNED = (
+    "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli.main import main;"
+    " sys.exit(main(sys.argv[1:]))"
+)
+FREEING = """
+import psutil
+from specllava.distill.train import release_freed_memory
+resident = psutil.Process().memory_info
+blocks = [bytearray(100_000) for _ in range(5_000)]
+kept = blocks[::10]
+del blocks
+before = resident().rss
+release_freed_memory()
+print(before - resident().rss)
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("night")
+    write_pair(directory)
+    write_data(directory, 30)
+    return directory
+
+
+def run_python(*words):
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("options", [{"projector_only": True}, {"answers": "target"}])
+def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(root, tmp_path, options):
+    """``--multi_gpu`` makes the launcher start two processes, ``--device cpu`` keeps them off any GPU (gloo)."""
+    options = {"steps": 6, "validate_every": 0, "validation_prompts": 3} | options
+    run_python(*LAUNCH, *arguments(root, tmp_path / "two", **options))
+    assert main(arguments(root, tmp_path / "one", accumulation=2, **options)) == 0
+    two, one = (Report.read(tmp_path / name / "report.json") for name in ("two", "one"))
+    assert (two.setting["processes"], one.setting["processes"]) == (2, 1)
+    assert len(one.curve) == 6 and two.left_out == one.left_out and two.prompts == one.prompts == 3
+    for name in ("loss", "kl"):
+        ours, theirs = ([point[name] for point in run.curve] for run in (two, one))
+        assert ours == pytest.approx(theirs, rel=1e-4)
+        assert len(set(theirs)) == 6
+    for a, b in zip(two.checks, one.checks, strict=True):
+        assert (a.step, a.tokens) == (b.step, b.tokens)
+        assert a.kl == pytest.approx(b.kl, rel=1e-3)
+    other = weights(tmp_path / "one" / "last")
+    for name, weight in weights(tmp_path / "two" / "last").items():
+        torch.testing.assert_close(weight, other[name], rtol=1e-2, atol=1e-4)
+
+
+def test_a_run_whose_worker_is_not_forked_is_the_same_run(root, tmp_path):
+    """A worker process that shares no memory, as outside of Linux, is given its batches pickled."""
+    run_python("-c", SPAWNED, *arguments(root, tmp_path / "spawned"))
+    assert main(arguments(root, tmp_path / "forked")) == 0
+    one, other = (Report.read(tmp_path / name / "report.json") for name in ("spawned", "forked"))
+    assert one.curve == other.curve
+    assert same(weights(tmp_path / "spawned" / "last"), weights(tmp_path / "forked" / "last"))
+
+
+def test_a_vocabulary_that_fills_three_quarters_of_a_cores_cache_is_no_division_by_zero(root, tmp_path):
+    """32 rows of 49,152 gradients, through a target's head stored by columns, killed the process on a CPU with AMX."""
+    target = copy.deepcopy(models.target())
+    target.resize_token_embeddings(49152)
+    save(target, models.processor(), tmp_path / "target", torch.float32)
+    options = {"drafter": "eagle", "precision": "bf16", "chunk": 32, "steps": 1, "validate_every": 0}
+    words = arguments(root, tmp_path / "run", target=tmp_path / "target", draft=None, **options)
+    run_python("-m", "specllava", *words)
+
+
+def test_freed_memory_goes_back_to_the_system():
+    """Every tenth of many blocks is kept, so what lies between stays without it."""
+    assert int(run_python("-c", FREEING)) > 0.8 * 0.9 * 5_000 * 100_000

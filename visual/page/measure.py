@@ -1,0 +1,356 @@
+"""The tab Measure: settings, Compare, charts of the run on the stage, its node table, what it would be on my GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import gradio as gr
+
+from specllava.config import SWEEP_VALUES, DecodingConfig
+from specllava.files import SCENES
+from specllava.metrics import RunTotals, compare, pooled_ratio, speedup, summarise
+from specllava.race_file import race_json
+from specllava.trace import TARGET_ONLY, DecodeTrace
+from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
+from visual.page import pays
+from visual.page.run import COMPUTE, open_pictures, refusal_line, session_of
+from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
+from visual.page.state import PageState
+from visual.player.frames import race_frames
+from visual.player.labels import counted
+from visual.player.node_table import node_rows
+from visual.player.recorded import recorded_race
+
+if TYPE_CHECKING:
+    from specllava.variants import Variant
+
+ON_QUESTION: Final = "this question"
+SCENE_COUNTS: Final = (5, 20, 55)
+KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
+MOST_RACES: Final = 12  # races whose rows open on the stage
+COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 %", "same tokens")
+NODE_COLUMNS: Final = (
+    "step",
+    "ahead",
+    "guess",
+    "small model",
+    "doubt, nats",
+    "large model",
+    "large model's word",
+    "verdict",
+)
+QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureInputs:
+    """Components of the stage that Measure reads and changes."""
+
+    picture: gr.File
+    question: gr.Textbox
+    player: gr.HTML
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of a comparison: its runs, and those of the target alone beside them, in the same order."""
+
+    name: str
+    runs: list[DecodeTrace] = field(default_factory=list)
+    alone: list[DecodeTrace] = field(default_factory=list)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return its cells, in the order of :data:`COLUMNS`."""
+        own = summarise(self.runs)
+        ratio, low, high = self.speed()
+        same = sum(compare(one, two).identical for one, two in zip(self.alone, self.runs, strict=True))
+        interval = "" if math.isnan(low) else f"{low:.2f} – {high:.2f}"
+        guesses = own.drafted / own.target_passes if own.target_passes else math.nan
+        return (self.name, f"{own.tau:.1f}", f"{guesses:.1f}", f"{ratio:.2f}×", interval, f"{same} of {len(self.runs)}")
+
+    def speed(self) -> tuple[float, float, float]:
+        """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
+        if len(self.runs) < 2:
+            return speedup(summarise(self.alone), summarise(self.runs)), math.nan, math.nan
+        alone, own = ([_rate(summarise([one])) for one in lane] for lane in (self.alone, self.runs))
+        pooled = pooled_ratio(alone, own)
+        return pooled.value, pooled.low, pooled.high
+
+
+def _rate(totals: RunTotals) -> tuple[float, float]:
+    return float(totals.step_tokens), totals.decode_seconds
+
+
+# --- what is computed ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison that a visitor asked for."""
+
+    kind: str
+    knob: str
+    config: DecodingConfig
+    last: DecodingConfig | None
+    draft: str | None
+
+
+def questions(scope: str, path: str | None, asked: str, state: PageState) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield picture and question of each prompt: the one on the stage, or held-out scenes that ship."""
+    if scope == ON_QUESTION:
+        yield open_pictures(path, state.limits.pixels), asked
+        return
+    rows = map(json.loads, SCENES.read_text(encoding="utf-8").splitlines())
+    held_out = (row for row in rows if row["split"] == "held-out")
+    for row in islice(held_out, int(scope.split()[0])):
+        yield open_pictures(str(SCENES.parent / row["image"]), state.limits.pixels), row["prompt"]
+
+
+def compared(state: PageState, asked: Comparison, prompts: Iterator[Any]) -> Generator[list[Row] | None]:
+    """Decode every prompt in every variant; yield the rows so far after each prompt, ``None`` after each step.
+
+    Raises:
+        ValueError: nothing to compare, in one line.
+    """
+    from specllava.variants import race_variants
+
+    variants, rows = _variants(state, asked), dict[str, Row]()
+    for images, question in prompts:
+        traces = yield from race_variants(variants, images, question)
+        for one in variants:
+            row = rows.setdefault(one.name, Row(one.name))
+            row.runs.append(traces[one.name])
+            row.alone.append(traces[TARGET_ONLY])
+        yield list(rows.values())
+
+
+def _variants(state: PageState, asked: Comparison) -> list[Variant]:
+    from specllava.variants import Variant, draft_variants, rule_variants, sweep_variants
+
+    pair, config = state.pair(asked.draft), asked.config
+    if asked.kind == "Rules":
+        return rule_variants(pair, config)
+    if asked.kind == "Drafts":
+        drafts = {"the page's own": state.pair(None)} | {name: state.pair(name) for name in state.drafts}
+        return draft_variants(drafts, config)
+    if asked.kind == "One knob":
+        return sweep_variants(pair, config, asked.knob)
+    if asked.last is None or asked.last == config:
+        raise ValueError("the last run had these very settings: change one first")
+    return [Variant("the last run", pair, asked.last), Variant("these settings", pair, config)]
+
+
+def comparison_words(rows: Sequence[Row], prompts: int) -> str:
+    """Say what a comparison found, and on how many of its prompts."""
+    best = max(rows, key=lambda row: summarise(row.runs).tau)
+    least = min(rows, key=lambda row: summarise(row.runs).tau)
+    fastest, ratio = max(((row, row.speed()[0]) for row in rows), key=lambda one: one[1])
+    runs = sum(len(row.runs) for row in rows)
+    same = sum(compare(a, b).identical for row in rows for a, b in zip(row.alone, row.runs, strict=True))
+    taus = summarise(best.runs).tau, summarise(least.runs).tau
+    words = f"{best.name} brings {taus[0]:.1f} tokens a pass, {least.name} {taus[1]:.1f};"
+    clock = f"by the clock {fastest.name} is ahead, {ratio:.2f} times as fast as the large model alone."
+    scenes = f", on {len(rows[0].runs)} of {prompts} scenes" if prompts > 1 else ""
+    return f"{words} {clock} The tokens were the same in {same} of {counted(runs, 'run')}{scenes}."
+
+
+# --- the tab ------------------------------------------------------------------------------------
+
+
+def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
+    """Build the tab. Return the controls of the settings, in the order of the fields."""
+    with gr.Row(elem_classes="measure"):
+        with gr.Column(scale=2, min_width=280):
+            gr.Markdown("## Settings\nOf the next run, on both tabs.")
+            controls = settings_controls(list(state.drafts), state.limits)
+        with gr.Column(scale=5, min_width=320):
+            _compare(state, inputs, controls)
+    first = run_views(inputs.player.value or [])
+    with gr.Row(elem_classes="measure"):
+        with gr.Column(scale=2, min_width=280):
+            about = gr.Markdown(first[0])
+        with gr.Column(scale=5, min_width=320):
+            with gr.Row():
+                with gr.Column(min_width=280):
+                    gr.Markdown("### How far did each guess go?")
+                    reach_line, reach = gr.Markdown(first[1]), gr.Plot(first[2], show_label=False)
+                with gr.Column(min_width=280):
+                    gr.Markdown("### Does doubt tell?")
+                    doubt_line, doubt = gr.Markdown(first[3]), gr.Plot(first[4], show_label=False)
+            with gr.Accordion("Every guess", open=False):
+                nodes = gr.Dataframe(
+                    first[5], headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False
+                )
+    _pays()
+    shown = [about, reach_line, reach, doubt_line, doubt, nodes]
+
+    def this_run(frames: list[str] | None) -> tuple[Any, ...]:
+        return run_views(frames or [])
+
+    gr.on([inputs.player.change], this_run, inputs.player, shown, trigger_mode="always_last", **QUICK)
+    return controls
+
+
+def run_views(frames: Sequence[str]) -> tuple[Any, ...]:
+    """Return what Measure shows of the run on the stage; nothing before it has ended."""
+    end = next((frame for frame in frames if frame.startswith('{"kind":"end"')), None)
+    trace = None
+    if end is not None:
+        document = json.loads(end)["file"]
+        trace = recorded_race("run", document.encode()).turns[-1].lead
+    if trace is None or not any(step.tree.drafted for step in trace.steps):
+        return "## This run\nOf the run on the stage.", "", None, "", None, []
+    doubts = Doubts.of([trace])
+    rows = [
+        (number, depth, text, _two(small), _two(nats), _two(large), choice, verdict)
+        for number, _, _, depth, _, text, verdict, small, nats, large, _, choice, _ in node_rows(trace)
+    ]
+    return (
+        f"## This run\n{_plain(trace.prompt)[:200]}", reach_words(trace), reach_chart(trace), doubt_words(doubts),
+        doubt_chart(doubts), rows,
+    )  # fmt: skip
+
+
+def _two(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else ""
+
+
+def _plain(text: str) -> str:
+    """Return a text in which Markdown has nothing to read."""
+    return "".join(character if character.isalnum() or character in " ,.?!'" else " " for character in text)
+
+
+def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> None:
+    """Build Compare: what, on which prompts, a table whose rows open on the stage, a chart, doubt of all its runs."""
+    scopes = [ON_QUESTION, *(f"{count} scenes" for count in SCENE_COUNTS if state.is_toy)]
+    kinds = [kind for kind in KINDS if kind != "Drafts" or state.drafts]
+    gr.Markdown("## Compare")
+    words = gr.Markdown("The same question in several ways, beside the large model alone.")
+    with gr.Row(elem_classes="compare"):
+        kind = gr.Radio(kinds, value=kinds[0], show_label=False, container=False, label="Compare")
+        knob = gr.Dropdown(list(SWEEP_VALUES), value="entropy_threshold", label="knob", visible=False, min_width=140)
+        scope = gr.Dropdown(scopes, value=scopes[0], label="on", min_width=140)
+        start = gr.Button("Compare", variant="primary", min_width=100)
+        stop = gr.Button("Stop", visible=False, min_width=80)
+    table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
+    chart = gr.Plot(show_label=False, visible=False)
+    doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False, visible=False)
+    races = gr.State([])
+    ticket = gr.State(0)
+    kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
+
+    def ask(request: gr.Request) -> tuple[Any, ...]:
+        return state.runs.ask(session_of(request)), gr.update(visible=False), gr.update(visible=True)
+
+    def run(request: gr.Request, number: int, path: str | None, asked: str, *values: Any) -> Generator[Any]:
+        chosen, option, where, *settings = values
+        session = session_of(request)
+        try:
+            config = read_settings(settings, state.limits)
+            before = state.chats.dialogue(session)
+            last = before.trace.config if before is not None and before.chat is not None and before.frames else None
+            draft = read_draft(settings[list(FIELDS).index("drafter")])
+            comparison = Comparison(chosen, option, config, last, draft)
+            if where not in scopes:
+                raise ValueError("choose one of the scopes")
+            state.runs.begin(session, number)
+            prompts = 1 if where == ON_QUESTION else int(where.split()[0])
+            found = compared(state, comparison, questions(where, path, asked, state))
+            yield from _views(state, session, number, found, prompts)
+        except ValueError as refusal:
+            gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
+        finally:
+            state.runs.end(session, number)
+
+    def halt(request: gr.Request) -> None:
+        state.runs.stop(session_of(request))
+
+    outputs = [words, table, chart, doubt_line, doubt, races]
+    values = [ticket, inputs.picture, inputs.question, kind, knob, scope, *controls]
+    begun = start.click(ask, None, [ticket, start, stop], **QUICK)
+    computed = begun.then(
+        run, values, outputs, concurrency_id=COMPUTE, concurrency_limit=1, trigger_mode="multiple",
+        show_progress="minimal", show_progress_on=words, api_visibility="private",
+    )  # fmt: skip
+    computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
+    stop.click(halt, None, None, **QUICK)
+    table.select(_open_row, races, inputs.player, **QUICK).then(
+        None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
+    )
+
+
+def _open_row(event: gr.SelectData, races: list[str]) -> Any:
+    """Return the frames of the race whose row was chosen."""
+    row = event.index[0] if isinstance(event.index, list | tuple) else event.index
+    if not isinstance(row, int) or not 0 <= row < len(races):
+        raise gr.Error("This run is no longer kept.", print_exception=False)
+    return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
+
+
+def _views(
+    state: PageState, session: str, number: int, compared: Generator[list[Row] | None], prompts: int
+) -> Generator[tuple[Any, ...]]:
+    """Yield what Compare shows after each prompt, until it is stopped or its time is over."""
+    last = time.monotonic() + state.limits.seconds_per_run
+    with closing(compared):
+        for rows in compared:
+            if state.runs.state(session, number) != "on":
+                return
+            if time.monotonic() > last:
+                gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
+                return
+            if rows:
+                yield _shown(rows, prompts)
+
+
+def _shown(rows: Sequence[Row], prompts: int) -> tuple[Any, ...]:
+    doubts = Doubts.of([trace for row in rows for trace in row.runs])
+    races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]]
+    speeds = [(row.name, *row.speed()) for row in rows]
+    return (
+        comparison_words(rows, prompts), gr.update(value=[list(row.cells()) for row in rows], visible=True),
+        gr.update(value=speed_chart(speeds), visible=True),
+        f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}",
+        gr.update(value=doubt_chart(doubts), visible=True), races,
+    )  # fmt: skip
+
+
+def _pays() -> None:
+    """Build "Does it pay on my GPU?": three numbers, one sentence, where they come from, and how to try it there."""
+    first, card = next(iter(pays.MODELS)), next(iter(pays.CARDS))
+
+    def say(model: str, gpu: str, milliseconds: float, cost: float, tau: float) -> tuple[str, str, str]:
+        given = milliseconds, cost, tau
+        if not all(isinstance(one, int | float) and one > 0 for one in given):
+            line = "Three numbers above 0, please."
+        else:
+            line = pays.verdict(*given, pays.MODELS[model].draft)
+        return f"## {line}", pays.assumptions(model, gpu, given), pays.start_lines(model)
+
+    with gr.Row(elem_classes="measure", elem_id="pays"):
+        with gr.Column(scale=2, min_width=280):
+            gr.Markdown("## Does it pay on my GPU?")
+            model = gr.Dropdown(list(pays.MODELS), value=first, label="Model")
+            gpu = gr.Dropdown(list(pays.CARDS), value=card, label="GPU")
+            token, cost, tau = (
+                gr.Number(value, label=label, minimum=0)
+                for value, label in zip(
+                    pays.numbers(first, card),
+                    ("One token alone, ms", f"A pass over {pays.GUESSES} tokens costs, times one", "Tokens a pass, τ"),
+                    strict=True,
+                )
+            )
+        with gr.Column(scale=5, min_width=320):
+            start = say(first, card, *pays.numbers(first, card))
+            sentence, sources = gr.Markdown(start[0], elem_classes="verdict"), gr.Markdown(start[1])
+            command = gr.Textbox(start[2], label="Start with it there", interactive=False, buttons=["copy"])
+    fields = [model, gpu, token, cost, tau]
+    gr.on([model.change, gpu.change], pays.numbers, [model, gpu], [token, cost, tau], **QUICK)
+    gr.on([token.change, cost.change, tau.change], say, fields, [sentence, sources, command], **QUICK)

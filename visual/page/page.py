@@ -1,0 +1,232 @@
+"""The whole page: the stage with its native column, and the tab Measure."""
+
+from __future__ import annotations
+
+import html
+import json
+import tempfile
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import gradio as gr
+
+from specllava.files import SPLITS, scene_images
+from visual.page.api import connect_api
+from visual.page.handlers import FIRST_QUESTION, NEW, Handlers, picture_path, shown_frames
+from visual.page.measure import MeasureInputs, measure_tab
+from visual.page.run import COMPUTE
+from visual.page.settings import FIELDS
+from visual.page.state import PageState
+from visual.player.frames import waiting_frames
+from visual.player.labels import counted
+from visual.player.recorded import titles
+from visual.player.saved_page import PLOTLY_JS, STATIC, TITLE, TOY, catalog, halves, script, static_text
+
+SUGGESTED: Final = {  # by family of pairs, and by what the chip says
+    "toy": {
+        "Describe it": "Describe this image in detail.",
+        "Tell a story": "Tell me a story about this picture.",
+        "Count things": "How many objects are there?",
+    },
+    "smol": {
+        "Tell a story": "Tell me a story.",
+        "A poem": "Write a poem about this.",
+        "Count things": "How many objects are there?",
+    },
+}
+SHOWN_EXAMPLES: Final = 4
+NO_TOY: Final = "Both models look at the same picture and question; the answer is always the large one’s own."
+SECONDS_BETWEEN_POLLS: Final = 1.0  # of whether the models are loaded
+QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+MOUNT: Final = """
+const ask = (race, turn) => trigger("open", { race, turn });
+const needed = () => trigger("needed");
+import(new URL(`gradio_api/file=${props.script}`, document.baseURI).href)
+  .then((stage) => stage.startPage({ element, props, watch, server, ask, needed }));
+"""
+RUNNING: Final = '<p class="running" role="status"></p>'
+SHOW_RUNNING: Final = """
+const place = element.querySelector(".running");
+const show = () => { place.textContent = props.value; };
+watch("value", show);
+show();
+"""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The components of the first tab that events start from or change."""
+
+    player: gr.HTML
+    picture: gr.File
+    question: gr.Textbox
+    run: gr.Button
+    stop: gr.Button
+    follow: gr.Button
+    examples: list[gr.Button]
+    scene: gr.Button
+    upload: gr.UploadButton
+    running: gr.HTML
+
+    @property
+    def shown(self) -> list[Any]:
+        """What changes with the race or picture on show."""
+        return [self.player, self.picture, self.question]
+
+
+@cache
+def script_file() -> Path:
+    """Write the player's script where the browser may fetch it; its name has its hash, so that none runs an old one."""
+    text = script()
+    file = Path(tempfile.mkdtemp(prefix="specllava-")) / f"stage-{sha256(text.encode()).hexdigest()[:12]}.js"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def build_page(state: PageState) -> gr.Blocks:
+    """Build the page and register the player's files with gradio. Touches no model."""
+    pictures = [picture for race in state.races.values() for picture in race.pictures if picture]
+    scenes = [scene for split in SPLITS for scene in scene_images(split)] if state.is_toy else []
+    gr.set_static_paths([STATIC, PLOTLY_JS, script_file().parent, *pictures, *scenes])
+    page: gr.Blocks
+    with gr.Blocks(title=TITLE, fill_width=True, delete_cache=(600, 900)) as page:
+        _constant("<h1>specllava</h1>", "mark")
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Stage"):
+                stage = _stage(state)
+            with gr.Tab("Measure"):
+                controls = measure_tab(state, MeasureInputs(stage.picture, stage.question, stage.player))
+        _connect(Handlers(state), page, stage, controls)
+        _connect_loading(page, stage.running, controls[list(FIELDS).index("nodes")], state.loading)
+        connect_api(page, state)
+    return page
+
+
+def _constant(template: str, name: str) -> gr.HTML:
+    return gr.HTML("", html_template=template, js_on_load=None, apply_default_css=False, elem_id=name)
+
+
+def _stage(state: PageState) -> Stage:
+    """Build the player, and below its picture the native column."""
+    with gr.Column(elem_id="stage"):
+        player = _player(state)
+        picture = gr.File(picture_path(state.first), visible=False, type="filepath")
+        with gr.Column(elem_id="ask"):
+            examples, scene, upload = _pictures(state)
+            asked = state.first.turns[-1].prompt if state.first else FIRST_QUESTION
+            question = gr.Textbox(
+                asked, label="Question", show_label=False, container=False, lines=1, max_lines=3,
+                max_length=state.limits.prompt_characters, elem_id="question", placeholder="Ask about the picture",
+            )  # fmt: skip
+            with gr.Row(elem_classes="chips"):
+                for name, suggestion in SUGGESTED.get(state.preset.split("-")[0], {}).items():
+                    chip = gr.Button(name, size="sm", elem_classes="chip", min_width=40)
+                    chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
+            with gr.Row(elem_classes="actions"):
+                run = gr.Button("Run", elem_id="run", min_width=60)
+                stop = gr.Button("Stop", elem_id="stop", min_width=60, visible=False)
+                follow = gr.Button("Follow up", elem_id="follow", min_width=60)
+            before, _, after = TOY.partition(":")
+            toy = f"<b>{before}:</b>{after}" if state.is_toy else NO_TOY
+            _constant(f'<p class="toy">{toy}</p>', "toy")
+            running = gr.HTML(
+                "", html_template=RUNNING, js_on_load=SHOW_RUNNING, apply_default_css=False, elem_id="running"
+            )
+    return Stage(player, picture, question, run, stop, follow, examples, scene, upload, running)
+
+
+def _player(state: PageState) -> gr.HTML:
+    first = state.first
+    listed = [first, *(race for race in state.recorded if race is not first)] if first else []
+    frames = shown_frames(state, first) if first else waiting_frames(None, FIRST_QUESTION, NEW, "")
+    return gr.HTML(
+        frames, html_template=static_text("stage.html"), js_on_load=MOUNT, apply_default_css=False, elem_id="player",
+        catalog=catalog(listed, state.lessons), script=script_file().as_posix(), plotly=PLOTLY_JS.as_posix(),
+        measures=state.lent is None, server_functions=[saved_page],
+    )  # fmt: skip
+
+
+def _pictures(state: PageState) -> tuple[list[gr.Button], gr.Button, gr.UploadButton]:
+    """Build the thumbnails of recorded races, and the ways to another picture."""
+    shown = state.recorded[:SHOWN_EXAMPLES]
+    with gr.Row(elem_classes="thumbs-row"):
+        examples = [
+            gr.Button("", icon=str(race.image), elem_classes="thumb", min_width=52, size="sm", elem_id=f"example-{at}")
+            for at, race in enumerate(shown)
+        ]
+        with gr.Column(min_width=96, elem_classes="ways"):
+            scene = gr.Button("New scene", size="sm", elem_classes="plain", visible=state.is_toy)
+            upload = gr.UploadButton(
+                "Upload", size="sm", file_types=["image", ".json"], elem_classes="plain", elem_id="upload"
+            )
+    return examples, scene, upload
+
+
+def saved_page(_: object = None) -> tuple[str, str]:
+    """Return a saved page before and after its frames, which the browser fills in."""
+    return halves()
+
+
+def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[Any]) -> None:
+    """Connect events with handlers. What computes shares one slot; everything else is instant."""
+    computes: dict[str, Any] = {
+        "concurrency_id": COMPUTE, "concurrency_limit": 1, "show_progress": "minimal",
+        "show_progress_on": stage.running, "api_visibility": "private",
+    }  # fmt: skip
+    ticket, buttons = gr.State(0), [stage.run, stage.stop]
+    inputs = [ticket, stage.picture, stage.question, *controls]
+    for clicks, follow in (([stage.run.click, stage.question.submit], False), ([stage.follow.click], True)):
+        begun = gr.on(clicks, handlers.ask, None, [ticket, *buttons], trigger_mode="multiple", **QUICK)
+        computed = begun.then(handlers.run(follow), inputs, stage.player, trigger_mode="multiple", **computes)
+        computed.then(handlers.finish, None, buttons, **QUICK)
+        computed.failure(handlers.refuse, None, [*buttons, stage.running], **QUICK)
+    stage.stop.click(handlers.stop, None, None, **QUICK)
+    stage.player.open(handlers.opened, None, stage.shown, **QUICK)
+    for button, race in zip(stage.examples, handlers.state.recorded, strict=False):
+        button.click(handlers.example(race.name), None, stage.shown, **QUICK)
+    stage.scene.click(handlers.new_scene, None, stage.shown, **QUICK)
+    warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
+    stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **warns)
+    if handlers.state.lent is None:
+        stage.player.needed(handlers.needed, None, stage.player, **computes)
+    names = json.dumps([html.escape(title) for title in titles(handlers.state.recorded[:SHOWN_EXAMPLES])])
+    page.load(handlers.begin, None, None, **QUICK)
+    page.load(None, None, None, js=f"() => {{ {NAME_THUMBS % names} }}")
+    page.unload(handlers.leave)
+
+
+# Gradio names a button by its text, and these have a picture alone.
+NAME_THUMBS: Final = """
+const names = %s;
+document.querySelectorAll("#ask .thumb").forEach((button, at) => {
+  button.setAttribute("aria-label", names[at]);
+  button.title = names[at];
+  button.querySelectorAll("img").forEach((image) => { image.alt = ""; });
+});
+"""
+
+
+def _connect_loading(page: gr.Blocks, running: gr.HTML, nodes: Any, loading: Future[Any]) -> None:
+    """Say what runs, once it is loaded, and set its device's number of nodes: each visitor's page asks until then."""
+    timer = gr.Timer(SECONDS_BETWEEN_POLLS, active=False)
+
+    def poll() -> tuple[Any, ...]:
+        if not loading.done():
+            return "The models are loading.", gr.Timer(active=True), gr.skip()
+        measured = None if loading.exception() else loading.result().nodes
+        return loaded(loading), gr.Timer(active=False), gr.update(value=measured) if measured else gr.skip()
+
+    page.load(poll, None, [running, timer, nodes], **QUICK)
+    timer.tick(poll, None, [running, timer, nodes], **QUICK)
+
+
+def loaded(loading: Future[Any]) -> str:
+    """Say what runs, or that the models could not be loaded."""
+    if loading.exception():
+        return "Recorded runs only: the models could not be loaded."
+    info = loading.result().info
+    return f"{info.pair} on {info.device.upper()}, {info.dtype}, {counted(info.threads, 'thread')}"

@@ -1,0 +1,239 @@
+"""One race of a visitor, from a request to frames: the latest one counts, one computes at a time, Stop, a deadline."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import gradio as gr
+from pydantic import ValidationError
+
+from specllava.config import DecodingConfig, one_line
+from specllava.files import is_out_of_memory
+from specllava.metrics import summarise, unused_draft
+from specllava.models.images import open_image
+from specllava.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
+from visual.page.state import PageState, RunState
+from visual.player.frames import Ending, FrameList, data_address
+from visual.player.recorded import check_question
+
+if TYPE_CHECKING:
+    from specllava.pair import Pair
+
+
+log = logging.getLogger("specllava.page")
+RUN_LOG = logging.getLogger("specllava.runs")
+COMPUTE: Final = "compute"  # concurrency id of whatever computes: one such event runs at a time
+SECONDS_PER_UPDATE: Final = 0.5  # a browser on the same machine slows the lanes whenever it draws
+PICTURE_PIXELS: Final = 1344  # on the longer side: no family of models looks at more
+OUT_OF_MEMORY: Final = (
+    "This machine ran out of memory. Please ask for fewer new tokens or fewer guesses, or try again in a minute."
+)
+FAILED: Final = "Something went wrong and the run was stopped. Please try again."
+Outcome = Literal["finished", "stopped", "deadline", "closed", "left", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A run that a session asked for, checked.
+
+    Args:
+        number: of the run, as ``Runs`` counts them.
+        picture: path of the picture, ``None`` for a question about none.
+        draft: another draft than the page's own.
+        follow: the question goes on with the dialogue on the stage.
+    """
+
+    session: str
+    number: int
+    picture: str | None
+    question: str
+    config: DecodingConfig
+    draft: str | None = None
+    follow: bool = False
+
+
+def run_frames(state: PageState, asked: Asked) -> Generator[list[str]]:
+    """Run a race and yield its frames so far, the last time with their end; warnings go to the visitor's page."""
+    began, outcome = time.monotonic(), "left"
+    last: Mapping[str, DecodeTrace] = {}
+    runs = state.runs
+    try:
+        if runs.state(asked.session, asked.number) != "on":
+            return
+        runs.begin(asked.session, asked.number)
+        outcome, last = yield from _race(state, asked)
+    except (ValueError, gr.Error) as refusal:
+        outcome = "refused"
+        gr.Warning(f"This cannot run: {refusal_line(refusal)}")
+    except Exception as problem:
+        outcome = "failed"
+        log.exception("a run failed")
+        gr.Warning(OUT_OF_MEMORY if is_out_of_memory(problem) else FAILED)
+    finally:
+        runs.end(asked.session, asked.number)
+        log_run("race", outcome, time.monotonic() - began, last)
+
+
+def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Outcome, Mapping[str, DecodeTrace]]]:
+    """Start a race and yield frames until it, its request or the clock ends it. Return which, and the traces."""
+    check_question(asked.question, state.limits.prompt_characters)
+    if state.lent is not None:
+        frames: list[str] = []
+        with closing(state.lent(asked.picture, asked.question, asked.config)) as lists:
+            for frames in lists:
+                if state.runs.state(asked.session, asked.number) == "left":
+                    return "left", {}
+                yield frames
+        return "finished", {}
+    pair = state.pair(asked.draft)
+    config, absent = lanes_config(pair.info, asked.config)
+    images = open_pictures(asked.picture, state.limits.pixels) if pair.sees else ()
+    events, before = state.chats.begin(
+        asked.session, pair, asked.draft, asked.question, asked.picture, images, config, asked.follow
+    )
+    shown = data_address(images[0]) if images else None
+    lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
+    made = FrameList("live run", live=True, picture=shown, lanes=lanes, absent=absent, before=before)
+    race = RaceFrames(made, pair.collect, lambda: state.runs.state(asked.session, asked.number))
+    outcome = yield from race.frames(events, state.limits.seconds_per_run)
+    if outcome != "left":
+        state.chats.keep_frames(asked.session, made.frames)
+    speculative = race.traces.get(SPECULATIVE)
+    if outcome == "deadline":
+        gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What is shown so far stays.")
+    elif speculative is not None:
+        advice = unused_draft(speculative.setting.draft, speculative.config.drafter, summarise([speculative]))
+        if advice:
+            gr.Warning(advice)
+    return outcome, race.traces
+
+
+@dataclass(eq=False)
+class RaceFrames:
+    """Frames of a race that is running.
+
+    Args:
+        collect: makes traces of the events so far.
+        state: what became of the run meanwhile.
+    """
+
+    made: FrameList
+    collect: Callable[[list[Any]], Mapping[str, DecodeTrace]]
+    state: Callable[[], RunState]
+
+    def __post_init__(self) -> None:
+        self.past: list[Any] = []
+
+    @property
+    def traces(self) -> Mapping[str, DecodeTrace]:
+        """Traces so far, by lane."""
+        return self.collect(self.past)
+
+    def frames(self, events: Generator[Any], seconds: float) -> Generator[list[str], None, Outcome]:
+        """Draw events and yield frames, the end frame last, unless the run is no longer wanted. Return how it ended."""
+        started = shown = time.monotonic()
+        outcome: Outcome = "finished"
+        with closing(events):
+            for event in events:
+                self.past.append(event)
+                now, state = time.monotonic(), self.state()
+                if state != "on":
+                    outcome = state
+                    break
+                if now - started > seconds:
+                    outcome = "deadline"
+                    break
+                if now - shown >= SECONDS_PER_UPDATE:
+                    shown = now
+                    if frames := self.made.update(self.traces):
+                        yield frames
+        endings: dict[Outcome, Ending] = {"finished": "finished", "deadline": "deadline"}
+        if outcome != "left":
+            ending = endings.get(outcome, "stopped")
+            if frames := self.made.update(self.traces, ending):
+                yield frames
+        return outcome
+
+
+def refusal_line(refusal: Exception) -> str:
+    """Return why something was refused, in one line."""
+    return one_line(refusal) if isinstance(refusal, ValidationError) else str(getattr(refusal, "message", refusal))
+
+
+def session_of(request: gr.Request) -> str:
+    """Return the session that a call belongs to.
+
+    Raises:
+        gr.Error: it belongs to none, so that nobody could follow or stop its run.
+    """
+    if not request.session_hash:
+        raise gr.Error("a run needs the session of an open page", print_exception=False)
+    return request.session_hash
+
+
+def lanes_config(info: RunInfo, config: DecodingConfig) -> tuple[DecodingConfig, str | None]:
+    """Return the configuration that runs, and why only the target runs; ``None`` if a drafter does."""
+    if config.drafter == "none":
+        return config, "Speculation is off, because the settings say that nobody guesses."
+    if config.drafter == "model" and info.draft == NO_DRAFT:
+        why = f"Speculation is off: the pair {info.pair} has no draft. Choose prompt-lookup under Measure, Settings."
+        return replace(config, drafter="none"), why
+    return config, None
+
+
+def open_pictures(path: str | None, pixels: int) -> tuple[Any, ...]:
+    """Open the picture of a run, no larger than models look at; none without one.
+
+    Raises:
+        ValueError: it is no longer there, or cannot be read.
+    """
+    return () if path is None else (open_image(path, PICTURE_PIXELS, pixels),)
+
+
+def log_run(kind: str, outcome: str, seconds: float, traces: Mapping[str, DecodeTrace]) -> None:
+    """Log how a run ended: a line of JSON, without a word of what was asked or answered."""
+    line: dict[str, Any] = {
+        "run": kind, "outcome": outcome, "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 3),
+    }  # fmt: skip
+    answer = traces.get(SPECULATIVE) or traces.get(TARGET_ONLY)
+    if answer is not None:
+        totals = summarise([answer])
+        line |= {"tokens": totals.tokens, "tau": None if math.isnan(totals.tau) else round(totals.tau, 3)}
+    RUN_LOG.info(json.dumps(line))
+
+
+# Estimates for a target of 7 billion parameters in bfloat16, not measured on ZeroGPU.
+START: Final = 6.0  # seconds until the prompt is read
+TOKEN: Final = 0.07  # seconds of a token in both lanes
+MOST: Final = 60  # seconds that are asked for
+
+
+def granted(path: str | None, question: str, config: DecodingConfig) -> int:
+    """Return the seconds for which a GPU is asked: what is asked for decides whether a visitor may run."""
+    return min(MOST, math.ceil(START + TOKEN * config.max_new_tokens))
+
+
+def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[..., Generator[list[str]]]:
+    """Return a race that runs where a GPU is lent; made in the thread that loaded the pair, before the launch."""
+
+    def race(path: str | None, question: str, config: DecodingConfig) -> Generator[list[str]]:
+        began = time.monotonic()
+        chosen, absent = lanes_config(pair.info, config)
+        images = open_pictures(path, pixels) if pair.sees else ()
+        lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
+        made = FrameList("live run", True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
+        seconds = granted(path, question, config) - START - (time.monotonic() - began)
+        events = pair.race(pair.lane(images, question, chosen).with_target_only())
+        yield from RaceFrames(made, pair.collect, lambda: "on").frames(events, seconds)
+
+    lent: Callable[..., Generator[list[str]]] = gpu(duration=granted)(race)
+    return lent

@@ -1,0 +1,314 @@
+"""What the visitors of one running page share: the models, the recorded races, whose run is the latest, dialogues."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from specllava.config import DecodingConfig, Limits
+from specllava.models.images import open_image
+from specllava.trace import DecodeTrace
+from visual.player.lessons import Lesson
+from visual.player.recorded import MAX_TURNS, Recorded
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from specllava.chat import Chat
+    from specllava.pair import Pair
+
+
+MOST_DIALOGUES: Final = 64
+MOST_CACHES: Final = 4  # of them keep their KV caches; others read their dialogue again
+LOST: Final = "your dialogue is no longer kept: press Run to begin another"
+NONE_YET: Final = "there is no dialogue to go on with: press Run first"
+Turn = tuple[str, str]  # question and answer
+
+
+@dataclass(eq=False)
+class Dialogue:
+    """The dialogue that a visitor's next follow-up continues: a recorded race, or questions asked here.
+
+    Args:
+        picture: path of the picture of the last question.
+        draft: name of the draft that guesses in ``chat``; ``None``: the page's own.
+        frames: of the last run here.
+    """
+
+    recorded: Recorded | None = None
+    chat: Chat | None = None
+    picture: str | None = None
+    draft: str | None = None
+    frames: list[str] = field(default_factory=list)
+
+    @property
+    def trace(self) -> DecodeTrace:
+        """The last answer that was given here."""
+        assert self.chat is not None  # frames come of a run
+        return self.chat.turns[-1].trace
+
+    @property
+    def media(self) -> tuple[Any, ...]:
+        """The pictures of the last question."""
+        assert self.chat is not None  # as above
+        return self.chat.turns[-1].media
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Questions and answers so far."""
+        if self.chat is not None:
+            return [(turn.text, turn.answer) for turn in self.chat.turns]
+        return [] if self.recorded is None else [(one.prompt, one.lead.text) for one in self.recorded.turns]
+
+
+@dataclass(eq=False)
+class Chats:
+    """The dialogues of one page, one per session. Handlers share it across threads."""
+
+    _dialogues: OrderedDict[str, Dialogue] = field(default_factory=OrderedDict)  # asked longest ago first
+    _lock: Lock = field(default_factory=Lock)
+
+    def show(self, session: str, race: Recorded | None) -> None:
+        """Let a session's next follow-up go on from a race that was run before; ``None``: from nothing."""
+        picture = str(race.pictures[-1]) if race is not None and race.pictures[-1] else None
+        self._put(session, Dialogue(race, picture=picture))
+
+    def dialogue(self, session: str) -> Dialogue | None:
+        """Return the dialogue of a session; ``None`` where it is no longer kept."""
+        with self._lock:
+            return self._dialogues.get(session)
+
+    def keep_frames(self, session: str, frames: list[str]) -> None:
+        """Note the frames of a session's last run."""
+        if (dialogue := self.dialogue(session)) is not None:
+            dialogue.frames = frames
+
+    def leave(self, session: str) -> None:
+        """Forget the dialogue of a session."""
+        with self._lock:
+            self._dialogues.pop(session, None)
+
+    def begin(
+        self, session: str, pair: Pair, draft: str | None, question: str, picture: str | None, images: Sequence[Any],
+        config: DecodingConfig, follow: bool,
+    ) -> tuple[Generator[Any], list[Turn]]:  # fmt: skip
+        """Begin the race of a follow-up or of a new dialogue. Return its events and the turns before it.
+
+        Args:
+            picture: path of the picture that the page shows; one that is not new is not sent again.
+            images: that picture, opened.
+
+        Raises:
+            ValueError: bad input, or nothing to go on from.
+        """
+        from specllava.chat import Chat
+
+        earlier, dialogue = self.dialogue(session), Dialogue()
+        if follow:
+            if earlier is None or not earlier.turns:
+                raise ValueError(LOST if earlier is None else NONE_YET)
+            dialogue = earlier
+            if len(earlier.turns) >= MAX_TURNS:
+                raise ValueError(f"the dialogue has {MAX_TURNS} turns, the most that are kept: press Run to start over")
+        before = dialogue.turns
+        if dialogue.chat is None or dialogue.draft != draft:
+            dialogue.chat, dialogue.draft = Chat(pair, _turns(dialogue)), draft
+        new = () if follow and picture == dialogue.picture else tuple(images)
+        events = dialogue.chat.race(question, new, config)
+        dialogue.picture = picture
+        self._put(session, dialogue)
+        return events, before
+
+    def _put(self, session: str, dialogue: Dialogue) -> None:
+        with self._lock:
+            self._dialogues[session] = dialogue
+            self._dialogues.move_to_end(session)
+            while len(self._dialogues) > MOST_DIALOGUES:
+                self._dialogues.popitem(last=False)
+            with_caches = [one for one in self._dialogues.values() if one.chat is not None]
+            for one in with_caches[:-MOST_CACHES]:
+                assert one.chat is not None  # as filtered
+                one.chat.forget()
+
+
+def _turns(dialogue: Dialogue) -> list[Any]:
+    """Return the turns of a dialogue as a chat takes them up.
+
+    Raises:
+        ValueError: a race that cannot be gone on from.
+    """
+    from specllava.chat import Turn
+
+    if dialogue.chat is not None:
+        return list(dialogue.chat.turns)
+    race = dialogue.recorded
+    if race is None:
+        return []
+    if race.a is not None:
+        raise ValueError("a comparison of A and B has two answers to go on from: run one of them first")
+    if race.lead.turn:
+        raise ValueError(f"this run is turn {race.lead.turn + 1} of a dialogue whose other turns are not in its file")
+    turns = []
+    for one in race.turns:
+        if one.image_name and one.image is None:
+            raise ValueError("this run came without its picture: choose a picture and press Run")
+        media: tuple[Image.Image, ...] = (open_image(one.image),) if one.image else ()
+        alone: DecodeTrace | None = one.target_only if one.speculative else None
+        turns.append(Turn(one.prompt, media, one.lead, alone))
+    return turns
+
+
+log = logging.getLogger("specllava.page")
+RunState = Literal["on", "stopped", "left", "closed"]
+MOST_SESSIONS: Final = 10_000  # whose runs are counted; those that asked longest ago are forgotten
+LentRace = Callable[..., Generator[list[str]]]
+
+
+@dataclass(eq=False)
+class Runs:
+    """Which run of each session is its latest, and whether it was stopped. Handlers share it across threads."""
+
+    _latest: dict[str, int] = field(default_factory=dict)
+    _stopped: dict[str, int] = field(default_factory=dict)
+    _on: set[tuple[str, int]] = field(default_factory=set)
+    _closed: bool = False
+    _count: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def ask(self, session: str) -> int:
+        """Count a run that a session asks for, which ends the one before it. Return its number."""
+        with self._lock:
+            self._count += 1
+            self._latest.pop(session, None)
+            self._latest[session] = self._count
+            while len(self._latest) > MOST_SESSIONS:
+                self._latest.pop(next(iter(self._latest)))
+            return self._count
+
+    def begin(self, session: str, number: int) -> None:
+        """Note that a run computes."""
+        with self._lock:
+            self._on.add((session, number))
+
+    def end(self, session: str, number: int) -> None:
+        """Note that a run has ended, or was never begun."""
+        with self._lock:
+            self._on.discard((session, number))
+            if self._latest.get(session) == number:
+                del self._latest[session]
+            self._stopped.pop(session, None)
+
+    def stop(self, session: str) -> None:
+        """Stop the run of a session; what it has so far stays."""
+        with self._lock:
+            if session in self._latest:
+                self._stopped[session] = self._latest[session]
+
+    def leave(self, session: str) -> None:
+        """End the run of a session that wants something else, or is gone."""
+        with self._lock:
+            self._latest.pop(session, None)
+
+    def close(self) -> None:
+        """Stop every run: the server ends."""
+        with self._lock:
+            self._closed = True
+
+    def state(self, session: str, number: int) -> RunState:
+        """Return what became of a run."""
+        with self._lock:
+            if self._closed:
+                return "closed"
+            if self._stopped.get(session) == number:
+                return "stopped"
+            return "on" if self._latest.get(session) == number else "left"
+
+    def is_on(self, session: str) -> bool:
+        """Return whether a session waits for a run."""
+        with self._lock:
+            return session in self._latest
+
+    @property
+    def empty(self) -> bool:
+        """Whether no run computes."""
+        with self._lock:
+            return not self._on
+
+
+@dataclass(frozen=True)
+class PageState:
+    """What the visitors of one page share.
+
+    Args:
+        backend: waits for the models; raises if they could not be loaded.
+        recorded: races to show before anything runs; the page opens with the first.
+        lessons: guided examples.
+        preset: that the page was started with; "" if it is none.
+        opened: a race from a file, to show before the recorded ones.
+        code: address of the project's files, for links; empty if none is known.
+        drafts: the target with other drafts, by the draft's name.
+        lent: runs a race where a GPU is lent for it, and yields frames; ``None``: it runs here.
+        launched: set once the page is served.
+    """
+
+    backend: Callable[[], Pair]
+    recorded: Sequence[Recorded] = ()
+    lessons: Sequence[Lesson] = ()
+    preset: str = "toy"
+    opened: Recorded | None = None
+    code: str = ""
+    limits: Limits = field(default_factory=Limits)
+    drafts: Mapping[str, Callable[[], Pair]] = field(default_factory=dict)
+    lent: LentRace | None = None
+    launched: Event = field(default_factory=Event)
+    runs: Runs = field(default_factory=Runs)
+    chats: Chats = field(default_factory=Chats)
+
+    @property
+    def first(self) -> Recorded | None:
+        """The race that the page opens with."""
+        return self.opened or next(iter(self.recorded), None)
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether the pair has seen nothing but toy scenes."""
+        return self.preset.split("-")[0] in ("toy", "smol")
+
+    @cached_property
+    def races(self) -> dict[str, Recorded]:
+        """The races that a visitor may open by name: examples, and those of the lessons."""
+        races = {race.name: race for lesson in self.lessons for race in lesson.races}
+        return races | {race.name: race for race in self.recorded}
+
+    def pair(self, draft: str | None) -> Any:
+        """Return the pair with a draft, once it is loaded.
+
+        Raises:
+            ValueError: there is no draft of that name.
+        """
+        if draft is None:
+            return self.backend()
+        if draft not in self.drafts:
+            raise ValueError(f"there is no draft {draft[:40]!r}: choose one of {', '.join(self.drafts) or 'none'}")
+        return self.drafts[draft]()
+
+    @cached_property
+    def loading(self) -> Future[Any]:
+        """The page's own pair, once it is loaded, or why it could not be; waited for on a thread of its own."""
+        thread = ThreadPoolExecutor(1, "loading")
+        waited = thread.submit(self._loaded)
+        thread.shutdown(wait=False)
+        return waited
+
+    def _loaded(self) -> Any:
+        try:
+            return self.backend()
+        except Exception:
+            log.exception("the models could not be loaded")
+            raise

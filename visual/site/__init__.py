@@ -1,1 +1,0 @@
-"""The static edition of the page: plain files that any web server serves."""

@@ -1,0 +1,187 @@
+// How the stage starts: in the live page, in the static edition, and in a page of its own that asks nobody.
+
+function loadPlotly(address) {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
+  return new Promise((resolve, reject) => {
+    const script = html("script", { src: address });
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("The drawing library did not load: please reload the page."));
+    document.head.append(script);
+  });
+}
+
+// The live page: frames come as the value of a component; a recorded race is asked for by an event.
+function startPage({ element, props, watch, server, ask, needed }) {
+  const root = element.querySelector(".stage");
+  const { catalog } = props;
+  const again = new Set(); // races that are on show already, and whose frames come once more
+  const waiting = new Map(); // by race and turn: who waits for its frames
+  const key = (race, turn) => `${race} ${turn ?? ""}`;
+  const host = {
+    catalog,
+    addressed: true,
+    frames: () => ({ frames: props.value, catalog: { ...catalog, lessons: [], tour: "" } }),
+    plotly: () => loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href),
+    open: (race, turn) => new Promise((resolve) => (waiting.set(key(race, turn), resolve), ask(race, turn))),
+    chosen: (race, turn) => (again.add(key(race, turn)), ask(race, turn)),
+    page: () => server.saved_page(catalog.tour),
+    measure: props.measures ? needed : null,
+    tries: () => document.querySelector("#question textarea, #question input")?.focus(),
+    leads: () => (openTab(1), setTimeout(() => document.querySelector("#pays")?.scrollIntoView(), 300)),
+  };
+  const stage = createStage(root, host);
+  createSaving(root, host, stage);
+  const follow = createAddress(host, stage);
+  host.first = (query) =>
+    stage.feed(props.value, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
+  watch("value", () => {
+    const run = props.value?.length ? JSON.parse(props.value[0]) : {};
+    const waits = waiting.get(key(run.race, run.turn));
+    waiting.delete(key(run.race, run.turn));
+    if (waits) waits(props.value);
+    else if (!again.delete(key(run.race, run.turn))) stage.feed(props.value);
+  });
+  follow();
+  keepTabs();
+  watchServer(root.querySelector(".gone"));
+}
+
+// The tabs are entries of the history.
+function openTab(number) {
+  document.querySelectorAll('#tabs button[role="tab"]')[number]?.click();
+}
+
+function keepTabs() {
+  const shown = () => (new URLSearchParams(location.search).get("tab") === "measure" ? 1 : 0);
+  document.addEventListener("click", ({ target }) => {
+    const tab = target.closest('#tabs button[role="tab"]');
+    if (!tab) return;
+    const query = new URLSearchParams(location.search);
+    const measure = [...document.querySelectorAll('#tabs button[role="tab"]')].indexOf(tab) === 1;
+    if (measure === (query.get("tab") === "measure")) return;
+    if (measure) query.set("tab", "measure");
+    else query.delete("tab");
+    history.pushState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}`);
+  });
+  window.addEventListener("popstate", () => openTab(shown()));
+  if (shown()) openTab(1);
+}
+
+const LOOK = 10_000; // milliseconds between two looks whether the server is there
+
+// A lost server is said once, where it stays to be read.
+function watchServer(place) {
+  let served = null;
+  const say = (text) => place.textContent !== text && (place.textContent = text);
+  const look = async () => {
+    const answer = await fetch(new URL("gradio_api/app_id", document.baseURI), { cache: "no-store" })
+      .then((one) => (one.ok ? one.text() : null))
+      .catch(() => null);
+    served ??= answer;
+    if (answer === null) say("The server is gone: nothing runs until it is back. What is shown stays.");
+    else say(answer === served ? "" : "The server was started anew: please reload the page.");
+    setTimeout(look, LOOK);
+  };
+  setTimeout(look, LOOK);
+}
+
+// The static edition: races are files beside the page.
+async function startSite() {
+  const root = document.querySelector(".stage");
+  const site = JSON.parse(document.querySelector("#site").textContent);
+  const address = (name) => new URL(name, document.baseURI).href;
+  const read = async (name) => {
+    const answer = await fetch(address(name));
+    if (!answer.ok) throw new Error(`${name}: ${answer.status} ${answer.statusText}`);
+    return answer;
+  };
+  let shown = [];
+  const host = {
+    catalog: site.catalog,
+    addressed: true,
+    measure: null,
+    plotly: () => loadPlotly(address(site.plotly)),
+    open: async (race, turn) => (shown = await (await read(site.files[`${race} ${turn ?? ""}`.trim()])).json()),
+    frames: () => ({ frames: shown, catalog: { ...site.catalog, lessons: [], tour: "" } }),
+    page: async () => {
+      const [page, plotly] = await Promise.all(
+        [site.blank, site.plotly].map(async (name) => (await read(name)).text()),
+      );
+      const [before, after] = page.split(mark("frames"));
+      return [before, after.split(mark("plotly")).join(plotly)];
+    },
+  };
+  keepTheme(null);
+  startList(root, createAlone(root, host), site.catalog.examples);
+}
+
+const mark = (name) => `<!-- ${name} -->`; // of a part that a blank page lacks
+
+// A page of its own: frames are an element of it, and so are the races of its lessons, where it has any.
+function startSaved() {
+  const root = document.querySelector(".stage");
+  const saved = JSON.parse(document.querySelector("#frames").textContent);
+  const host = {
+    catalog: saved.catalog,
+    addressed: false,
+    measure: null,
+    page: null,
+    plotly: async () => window.Plotly,
+    open: async (race) => saved.races?.[race] ?? saved.frames,
+    frames: () => saved,
+  };
+  const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
+  if (cell) fitCell(cell, root);
+  keepTheme(cell);
+  const stage = createStage(root, host);
+  createSaving(root, host, stage);
+  stage.feed(saved.frames, saved.toured ? { mode: "tour", step: 0, beat: 0 } : {});
+}
+
+// As dark as the system, or as the text around a notebook's cell is light.
+function keepTheme(cell) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const lightText = () =>
+    Math.max(
+      ...getComputedStyle(cell.parentElement)
+        .color.match(/[\d.]+/g)
+        .slice(0, 3),
+    ) > 127;
+  const paint = () => document.documentElement.classList.toggle("dark", cell ? lightText() : dark.matches);
+  dark.addEventListener("change", paint);
+  cell?.addEventListener("pointerenter", paint);
+  paint();
+}
+
+// A notebook's cell is as high as the stage.
+function fitCell(cell, root) {
+  document.documentElement.classList.add("in-cell");
+  new ResizeObserver(
+    () => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`),
+  ).observe(root);
+}
+
+function createAlone(root, host) {
+  const stage = createStage(root, host);
+  createSaving(root, host, stage);
+  createAddress(host, stage)();
+  return stage;
+}
+
+// The recorded races as pictures to choose from.
+function startList(root, stage, examples) {
+  const list = root.querySelector(".thumbs");
+  for (const { name, title, picture } of examples) {
+    const button = html("button", {
+      type: "button",
+      class: "thumb",
+      title,
+      "aria-label": title,
+      click: () => stage.show(name, null, {}),
+    });
+    if (picture) button.style.backgroundImage = `url("${encodeURI(picture)}")`;
+    list.append(button);
+  }
+}
+
+export { startPage, startSite, startSaved };
