@@ -7,12 +7,20 @@ from itertools import islice
 
 import pytest
 
-from recipes.toy import question_evaluation
-from recipes.toy.answers import answer_all
+from recipes.toy import evaluate
 from recipes.toy.draw import draw_scene
-from recipes.toy.evaluate import EVALUATION_START, Tally, held_out_prompts, score_answer
+from recipes.toy.evaluate import (
+    EVALUATION_START,
+    Tally,
+    answer_all,
+    evaluate_questions,
+    held_out_prompts,
+    rates,
+    score_answer,
+    trials,
+    wilson,
+)
 from recipes.toy.language import describe
-from recipes.toy.question_evaluation import evaluate_questions, rates, trials, wilson
 from recipes.toy.questions import STRANGE
 from recipes.toy.scene import COLOURS, HELD_OUT, KINDS, Thing, sample_scene
 from specllava.config import DecodingConfig
@@ -71,7 +79,7 @@ def test_only_a_true_answer_counts_and_every_measure_has_its_own_count(monkeypat
     asked = list(trials("held-out", 40))
     truths = [trial.answers[-1] for trial in asked]
     for answers, rate in ((truths, 1.0), ([f"{truth} Not." for truth in truths], 0.0)):
-        monkeypatch.setattr(question_evaluation, "answer_all", lambda *_, answers=answers: answers)
+        monkeypatch.setattr(evaluate, "answer_all", lambda *_, answers=answers: answers)
         result = evaluate_questions(None, None, "held-out", 40)
         counts = {measure: forms["all"] for measure, forms in result["counts"].items()}
         assert set(counts) == MEASURES and all(right == rate * total for right, total in counts.values())
@@ -94,7 +102,7 @@ def test_a_later_turn_has_no_object_or_colour_that_stood_before_it():
 def test_typed_questions_have_their_slots_filled_and_name_what_training_never_named():
     typed = [trial for trial in trials("train", 400) if trial.measure == "typed wording"]
     assert not any(re.search(r"[{}]|\ba [aeio]", trial.asked.question) for trial in typed)
-    assert {trial.form for trial in typed} == set(question_evaluation.TYPED)
+    assert {trial.form for trial in typed} == set(evaluate.TYPED)
     named = [trial.asked.question for trial in typed if "nothing like that" in trial.answers[0]]
     assert named and not any(noun in question for noun in STRANGE for question in named)
 

@@ -4,12 +4,11 @@ import json
 
 from PIL import Image
 
+from recipes.toy.datasets import CATEGORIES, START
 from recipes.toy.draw import draw_scene
 from recipes.toy.evaluate import score_answer
 from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import sample_scene
-from recipes.toy.scene_questions import START
-from recipes.toy.shipped_scenes import CATEGORIES
 from specllava.bench.dialogues import data_dialogues
 from specllava.files import SCENES, scene_images
 

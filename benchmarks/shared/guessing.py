@@ -17,9 +17,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from recipes.smol.questions import free_questions
-from recipes.toy.draw import draw_scene
-from recipes.toy.scene_questions import PICTURE_SIZE, START, scene_questions
+from recipes.toy.datasets import free_questions, scene_questions
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import Part, Ratio, compare, pooled, pooled_ratio, summarise
@@ -36,11 +34,7 @@ GUESS: Final = 0.01  # of one more guess in a target pass
 
 def held_out_questions(preset: str, count: int) -> Iterator[Question]:
     """Yield questions about toy scenes: free ones for the pair smol, most of them for a description for any other."""
-    if preset != "smol":
-        yield from scene_questions("held-out", count)
-        return
-    for scene, text in free_questions(START, count):
-        yield Question(text, draw_scene(scene, PICTURE_SIZE))
+    yield from free_questions(count) if preset == "smol" else scene_questions("held-out", count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,8 +88,7 @@ class Evaluate:
             raise ValueError(f"--scenes is {self.scenes}: at least 1 is needed")
         check_outputs(json=self.json)
         pair = load_pair(self.pair)
-        from recipes.toy.evaluate import evaluate
-        from recipes.toy.question_evaluation import evaluate_questions, rates
+        from recipes.toy.evaluate import evaluate, evaluate_questions, rates
 
         measure = evaluate_questions if self.questions else evaluate
         splits: tuple[Split, ...] = ("held-out", "train")
@@ -114,15 +113,14 @@ class Record:
     """Directory for pictures and traces."""
 
     lessons: bool = False
-    """The guided examples instead, with the words that go with them."""
+    """The races of the page's lessons instead, and lessons.json."""
 
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
 
     def run(self, console: Console) -> None:
         pair = load_pair(self.pair)
-        from recipes.toy.examples import record
-        from recipes.toy.lessons import record_lessons
+        from recipes.toy.record import record, record_lessons
 
         made = record_lessons if self.lessons else record
         for path in made(pair, self.output, self.decoding):
@@ -140,7 +138,7 @@ class ExportData:
     """How many conversations, one scene each."""
 
     def run(self, console: Console) -> None:
-        from recipes.toy.export import export
+        from recipes.toy.datasets import export
 
         if self.count < 1:
             raise ValueError(f"--count is {self.count}: at least 1 is needed")
@@ -155,7 +153,7 @@ class Scenes:
     """Directory for the pictures and scenes.jsonl."""
 
     def run(self, console: Console) -> None:
-        from recipes.toy.shipped_scenes import write_scenes
+        from recipes.toy.datasets import write_scenes
 
         console.print(str(write_scenes(self.output)), soft_wrap=True)
 

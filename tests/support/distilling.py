@@ -16,7 +16,7 @@ from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
 from recipes.toy.build import SPECIAL
 from recipes.toy.corpus import conversation, corpus_text
-from recipes.toy.export import conversations
+from recipes.toy.datasets import conversations
 from specllava.distill.config import Objective
 from specllava.distill.losses import answer_positions, chunked_loss
 from specllava.models.drafts.draft_vlm import save
