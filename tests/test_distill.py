@@ -36,8 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from recipes.toy.build import build_processor, special_ids
-from recipes.toy.corpus import TALKING, ChatBatches
-from recipes.toy.packing import PackedBatches
+from recipes.toy.corpus import TALKING, ChatBatches, PackedBatches
 from recipes.toy.vision import SceneBatches
 from specllava.cli.main import main
 from specllava.config import DecodingConfig

@@ -21,6 +21,7 @@ from recipes.toy.evaluate import (
     wilson,
 )
 from recipes.toy.language import describe
+from recipes.toy.phrases import read_wordings
 from recipes.toy.questions import STRANGE
 from recipes.toy.scene import COLOURS, HELD_OUT, KINDS, Thing, sample_scene
 from specllava.config import DecodingConfig
@@ -102,7 +103,7 @@ def test_a_later_turn_has_no_object_or_colour_that_stood_before_it():
 def test_typed_questions_have_their_slots_filled_and_name_what_training_never_named():
     typed = [trial for trial in trials("train", 400) if trial.measure == "typed wording"]
     assert not any(re.search(r"[{}]|\ba [aeio]", trial.asked.question) for trial in typed)
-    assert {trial.form for trial in typed} == set(evaluate.TYPED)
+    assert {trial.form for trial in typed} == set(read_wordings()["typed"])
     named = [trial.asked.question for trial in typed if "nothing like that" in trial.answers[0]]
     assert named and not any(noun in question for noun in STRANGE for question in named)
 

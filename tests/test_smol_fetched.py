@@ -15,7 +15,7 @@ from support.amount import ALL
 from transformers import LlamaForCausalLM
 
 from recipes.smol.checkpoint import assemble
-from recipes.smol.language_model import LanguageModel, download_wheel, read_given
+from recipes.smol.fetch import LanguageModel, download_wheel, read_given
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from recipes.toy import dialogue, language, phrases, questions, styles, typed_questions, wordings
+from recipes.toy import dialogue, language, phrases, questions, wordings
 from recipes.toy.language import QuestionAnswer
 from recipes.toy.parsed_text import parse_text
 from recipes.toy.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, Scene, Split, Thing, sample_scene
@@ -309,7 +309,7 @@ def test_every_answer_of_every_family_is_true(split: Split) -> None:
                 first, second = (_named(scene, slots[each]) for each in ("first", "second"))
                 winner = "both" if first.size == second.size else slots["first" if first.size == "large" else "second"]
                 assert answer.lower().startswith(winner), (slots, answer, scene)
-    asked = {form for form in wordings.WORDINGS if not form.startswith(("it_", "they_"))}
+    asked = {form for form in phrases.read_wordings()["training"] if not form.startswith(("it_", "they_"))}
     assert set(checked) | {"unknowable", "look_up"} == asked
     assert min(checked.values()) > 30, checked
 
@@ -320,16 +320,17 @@ def test_no_training_question_is_one_of_the_evaluation() -> None:
     def plain(text: str) -> str:
         return text.lower().rstrip("?!. ") or text
 
+    tables = phrases.read_wordings()
     for seed in range(COUNT):
         scene, rng = sample_scene(seed), random.Random(seed)
         for query in [query for family in questions.FAMILIES if (query := family(scene, rng))]:
             asked = plain(wordings.worded(query, rng).question)
             slots = {"kind": "", "colour": ""} | query.slots
-            unseen = typed_questions.TYPED.get(query.form, typed_questions.UNKNOWABLE)
+            unseen = tables["typed"].get(query.form, tables["unknowable_typed"])
             assert asked not in {plain(language.with_articles(text.format(**slots))) for text in unseen}, asked
             assert not re.search(r"\bcolors?\b|\bwhats\b|\bwhat's\b|\bwhere's\b|\bhows\b", asked), asked
-    assert len([text for texts in typed_questions.TYPED.values() for text in texts]) >= 60
-    assert not {*typed_questions.STRANGE_TYPED} & {*questions.STRANGE}
+    assert len([text for texts in tables["typed"].values() for text in texts]) >= 60
+    assert not {*tables["strange_typed"]} & {*questions.STRANGE}
 
 
 def test_same_seed_same_text_and_other_seeds_other_texts() -> None:
@@ -360,7 +361,8 @@ def test_lengths_vocabulary_and_shares() -> None:
     words = {word for turns in samples for turn in turns
              for word in re.findall(r"[a-z']+", turn.answer.lower())}  # fmt: skip
     assert 350 <= len(words) <= 600, len(words)
-    prompts = {*phrases.DETAIL_PROMPTS, *(prompt for style in styles.STYLES for prompt in style.prompts)}
+    styles = phrases.read_styles().values()
+    prompts = {*phrases.DETAIL_PROMPTS, *(prompt for style in styles for prompt in style.prompts)}
     described = sum(len(turns) == 1 and turns[0].question in prompts for turns in samples) / len(samples)
     assert 0.42 < described < 0.48
     assert 0.24 < sum(len(turns) > 1 for turns in samples) / len(samples) < 0.30
@@ -368,14 +370,15 @@ def test_lengths_vocabulary_and_shares() -> None:
 
 
 def test_a_prompt_for_a_style_gets_that_style_and_a_plain_one_no_tale() -> None:
-    tales = [re.split(r"[{}]", opening)[0] for opening in styles.STORY.openings]
+    styles = phrases.read_styles()
+    tales = [re.split(r"[{}]", opening)[0] for opening in styles["story"].openings]
     for seed in range(COUNT):
         turn = language.describe(sample_scene(seed), random.Random(seed))
         if turn.question in phrases.DETAIL_PROMPTS:
             assert not any(turn.answer.lower().startswith(tale) for tale in tales), turn
-        if turn.question in styles.NOTES.prompts:
+        if turn.question in styles["notes"].prompts:
             assert re.search(r"Place:|Location:|Scene ", turn.answer), turn
-        if turn.question in styles.PLAYFUL.prompts:
+        if turn.question in styles["playful"].prompts:
             assert "!" in turn.answer, turn
 
 

@@ -33,10 +33,8 @@ class Train:
         from recipes.toy.train import train
 
         self.output.mkdir(parents=True, exist_ok=True)
-        if self.tiny:
-            train(self.output, ToyRecipe.tiny(), compiled=False)  # compiling would take the longest
-        else:
-            train(self.output)
+        recipe, compiled = (ToyRecipe.tiny(), False) if self.tiny else (ToyRecipe(), None)
+        train(self.output, recipe, compiled)
         console.print(f"done: {self.output}")
 
 

@@ -17,8 +17,8 @@ from typing import Final
 
 from PIL import Image, ImageDraw
 
-from recipes.toy.pen import Fill, Pen, Point
 from recipes.toy.scene import Place, Time, Weather
+from recipes.toy.shapes import Fill, Pen, Point
 
 HORIZON: Final = 0.47
 SKIES: Final[dict[Time, tuple[Fill, Fill]]] = {

@@ -15,7 +15,7 @@ from recipes.toy.corpus import conversation
 from recipes.toy.dialogue import SUGGESTIONS, ask, converse
 from recipes.toy.draw import draw_scene
 from recipes.toy.language import QuestionAnswer, describe
-from recipes.toy.phrases import DETAIL_PROMPTS
+from recipes.toy.phrases import DETAIL_PROMPTS, read_wordings
 from recipes.toy.scene import Scene, Split, scenes
 from specllava.files import write_whole
 from specllava.question import Question
@@ -27,17 +27,6 @@ COUNTS: Final[dict[Split, int]] = {"held-out": 240, "train": 60}  # scenes that 
 CATEGORIES: Final = ("describe", "count", "story", "dialogue")
 COUNT: Final = ("How many objects are there?", "How many things can you see?", "Count the objects.")
 STORY: Final = "Tell me a story about this picture."
-FREE: Final[tuple[tuple[str, ...], ...]] = (  # by kind: what a real language model has many good answers to
-    ("Describe the picture.", "What do you see?", "Describe this image in detail.", "What is in the picture?"),
-    ("Write a caption.", "Describe the picture in one sentence.", "Give a short caption for this image."),
-    ("Tell me a story.", "Tell a short story about this picture.", "Write a story about what you see."),
-    ("Write a poem about this.", "Write a short poem about the picture.", "Make a poem of it."),
-    ("What might happen next?", "What happens next?", "What could happen in a moment?"),
-    ("Imagine you are the {kind}. What do you see?", "Speak as the {kind}.", "What would the {kind} say?"),
-    ("What is the mood of the picture?", "How does the picture feel?", "Describe the mood."),
-    ("Give the picture a title.", "What would be a good title?", "Suggest a title for this painting."),
-    ("Explain the picture to a child.", "How would you explain this to a little child?"),
-)
 
 
 def scene_questions(split: Split, count: int) -> Iterator[Question]:
@@ -52,8 +41,9 @@ def _prompt(number: int) -> str:
 
 def free_questions(count: int) -> Iterator[Question]:
     """Yield free questions about held-out scenes; their kinds take turns."""
+    kinds = read_wordings()["free"]
     for number, scene in enumerate(scenes("held-out", START, count)):
-        text = random.Random(number).choice(FREE[number % len(FREE)]).format(kind=scene.things[0].kind)
+        text = random.Random(number).choice(kinds[number % len(kinds)]).format(kind=scene.things[0].kind)
         yield Question(text, draw_scene(scene, PICTURE_SIZE))
 
 

@@ -14,9 +14,8 @@ from typing import Final
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from recipes.toy.backdrops import draw_backdrop, draw_falling
-from recipes.toy.pen import Fill, Pen
 from recipes.toy.scene import Colour, Column, Kind, Row, Scene, Size, Thing
-from recipes.toy.shapes import INK, PAINTS, SHAPES, SNOW
+from recipes.toy.shapes import INK, PAINTS, SHAPES, SNOW, Fill, Pen
 
 SUPERSAMPLE: Final = 2
 COLUMN_X: Final[dict[Column, float]] = {"left": 1 / 6, "middle": 1 / 2, "right": 5 / 6}

@@ -24,10 +24,9 @@ from recipes.toy.dialogue import inquire
 from recipes.toy.draw import draw_scene
 from recipes.toy.language import QuestionAnswer, with_articles
 from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS, parse_text
-from recipes.toy.phrases import COLUMN_WORDS, DETAIL_PROMPTS, PLURALS, ROW_WORDS, SIZE_WORDS
+from recipes.toy.phrases import COLUMN_WORDS, DETAIL_PROMPTS, PLURALS, ROW_WORDS, SIZE_WORDS, read_wordings
 from recipes.toy.questions import CANNOT_KNOW, FAMILIES, STRANGE, Query
 from recipes.toy.scene import COLOURS, HELD_OUT, KINDS, Scene, Split, scenes
-from recipes.toy.typed_questions import STRANGE_TYPED, TYPED, UNKNOWABLE
 from recipes.toy.wordings import worded
 
 EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
@@ -171,27 +170,29 @@ class Trial:
 
 def trials(split: Split, count: int) -> Iterator[Trial]:
     """Yield the questions about ``count`` scenes that no training reaches."""
+    tables = read_wordings()
     for number, scene in enumerate(scenes(split, EVALUATION_START, count)):
         rng = random.Random(f"specllava evaluation {number}")
         families = [_FAMILIES[(EACH * number + each) % len(_FAMILIES)] for each in range(EACH)]
         queries = [query for family in families if (query := family(scene, rng))]
         for query in queries:
             yield Trial("trained wording", query.form, Asked(scene, worded(query, rng).question), query.answers)
-        for query in (one for one in queries if one.form in TYPED):
+        for query in (one for one in queries if one.form in tables["typed"]):
             yield Trial("typed wording", query.form, Asked(scene, typed(query, rng)), query.answers)
         thing = rng.choice(scene.things)
-        unknowable = UNKNOWABLE[number % len(UNKNOWABLE)].format(kind=thing.kind, colour=thing.colour)
-        yield Trial("not in the picture", "unknowable", Asked(scene, unknowable), CANNOT_KNOW)
+        unknowable = tables["unknowable_typed"]
+        question = unknowable[number % len(unknowable)].format(kind=thing.kind, colour=thing.colour)
+        yield Trial("not in the picture", "unknowable", Asked(scene, question), CANNOT_KNOW)
         yield from later_turns(scene, rng)
 
 
 def typed(query: Query, rng: random.Random) -> str:
     """Put a question into words as people type them."""
-    slots = dict(query.slots)
+    tables, slots = read_wordings(), dict(query.slots)
     if slots.get("kind") in STRANGE:
-        noun = rng.choice(STRANGE_TYPED)
+        noun = rng.choice(tables["strange_typed"])
         slots |= {"kind": noun, "kinds": f"{noun}s"}
-    return with_articles(rng.choice(TYPED[query.form]).format(**slots))
+    return with_articles(rng.choice(tables["typed"][query.form]).format(**slots))
 
 
 def later_turns(scene: Scene, rng: random.Random) -> Iterator[Trial]:

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from recipes.toy import phrases
-from recipes.toy.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS
-from recipes.toy.relations import name, relation, step_between
+from recipes.toy.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS, Style, read_styles
 from recipes.toy.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
-from recipes.toy.styles import PLAIN_STYLES, STYLES, Style
 
 Option = TypeVar("Option")
 
 LEANING = 0.75  # how often the scene determines a wording, which is otherwise random
+PLAIN_STYLES = ("inventory", "guide", "critic")  # of a description that no style was asked for
 PLAIN_PROMPTS = 0.6  # how often the question for a description names no style
 MAX_WORDS = 96
 MIN_WORDS = 38
@@ -42,9 +41,10 @@ def describe(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """Return a detailed description of the whole scene."""
     if rng.random() < PLAIN_PROMPTS:
         prompt = rng.choice(DETAIL_PROMPTS)
-        style = _lean(rng, PLAIN_STYLES, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
+        plain = [read_styles()[name] for name in PLAIN_STYLES]
+        style = _lean(rng, plain, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
     else:
-        style = rng.choice(STYLES)
+        style = rng.choice([*read_styles().values()])
         prompt = rng.choice(style.prompts)
     return QuestionAnswer(prompt, _Writer(scene, rng, style).write())
 
@@ -101,6 +101,53 @@ def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
         return column
     row = rng.choice(phrases.ROW_PHRASES[thing.row])
     return f"{column} {row}" if rng.random() < 0.5 else f"{row} {column}"
+
+
+def name(scene: Scene, thing: Thing) -> str:
+    """Return a definite name that fits only this object: with its colour, its size or its position where needed."""
+    kindred = [other for other in scene.things if other.kind == thing.kind and other != thing]
+    if not kindred:
+        return f"the {thing.kind}"
+    twins = [other for other in kindred if other.colour == thing.colour]
+    if not twins:
+        return f"the {thing.colour} {thing.kind}"
+    if all(other.size != thing.size for other in twins):
+        return f"the {thing.size} {thing.colour} {thing.kind}"
+    if all(other.column != thing.column for other in twins):
+        return f"the {thing.colour} {thing.kind} {phrases.COLUMN_PHRASES[thing.column][0]}"
+    if all(other.row != thing.row for other in twins):
+        return f"the {thing.colour} {thing.kind} {phrases.ROW_PHRASES[thing.row][0]}"
+    return (f"the {thing.colour} {thing.kind} {phrases.ROW_PHRASES[thing.row][0]} "
+            f"{phrases.COLUMN_PHRASES[thing.column][0]}")  # fmt: skip
+
+
+def relation(thing: Thing, other: Thing) -> tuple[str, ...]:
+    """Return every true relation of the first object to the second, as verb phrases before its name."""
+    relations: list[str] = []
+    step = COLUMNS.index(thing.column) - COLUMNS.index(other.column)
+    if step:
+        relations.append("is to the left of" if step < 0 else "is to the right of")
+        if abs(step) == 1 and thing.row == other.row:
+            relations += ["is next to", "is right beside"]
+    elif thing.row == "front":
+        relations += ["is in front of", "stands in front of"]
+    else:
+        relations += ["is behind", "is hidden a little behind"]
+    if thing.size != other.size:
+        relations.append("is larger than" if thing.size == "large" else "is smaller than")
+    if thing.colour == other.colour:
+        relations += ["has the same colour as", "shares its colour with"]
+    return tuple(relations)
+
+
+def step_between(thing: Thing, before: Thing) -> str:
+    """Return how one object lies from another; some ways are keys of ``phrases.STEPS``."""
+    step = COLUMNS.index(thing.column) - COLUMNS.index(before.column)
+    if step == 0:
+        return "behind" if thing.row == "back" else "in front"
+    if abs(step) == 1 and thing.row == before.row:
+        return "next"
+    return "right" if step > 0 else "left"
 
 
 def _lean(rng: random.Random, options: Sequence[Option], fact: int) -> Option:
@@ -211,7 +258,7 @@ class _Writer:
                 sentences.append(self.introduce(thing, templates, ""))
         return " ".join(sentences)
 
-    def introduce(self, thing: Thing, templates: tuple[str, ...], step: str) -> str:
+    def introduce(self, thing: Thing, templates: Sequence[str], step: str) -> str:
         """Write the only sentence that names an object in indefinite form.
 
         The way to the object depends on its own appearance, one trait for each choice.

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from recipes.toy.corpus import packed_mask
 from recipes.toy.hints import NAMES, Hints, naming_loss
-from recipes.toy.packing import packed_mask
 from recipes.toy.recipe import ToyRecipe
 from specllava.distill.losses import IGNORE, Batch, Losses, answer_positions
 from specllava.models.drafts.draft_vlm import DraftLlava

@@ -13,9 +13,8 @@ from itertools import product
 from typing import Final
 
 from recipes.toy import phrases
-from recipes.toy.language import enumerate_words, number_of, polish
+from recipes.toy.language import enumerate_words, name, number_of, polish, step_between
 from recipes.toy.phrases import NUMBERS, PLURALS
-from recipes.toy.relations import name, step_between
 from recipes.toy.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
 
 ABSENT = 0.12  # how often a question asks what a kind is like that the scene lacks
@@ -41,7 +40,7 @@ class Query:
     """A question without its wording.
 
     Args:
-        form: key of ``wordings.WORDINGS``.
+        form: key of the wordings.
         answers: every true answer.
         slots: words that fill a wording.
         focus: referent of "it" or "they" after this question.

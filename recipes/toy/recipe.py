@@ -15,12 +15,8 @@ class ToyRecipe:
     """Sizes, steps and seeds of the pair that ``recipes.toy train`` builds from nothing.
 
     ``tiny`` returns the same stages at a size that trains in seconds, for tests of the recipe itself.
-
-    Args:
-        seed: of the target's first weights, and of the scenes that it reads.
     """
 
-    seed: int = 0
     image_size: int = 128
     patch_size: int = 16
     vision_layers: int = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,30 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from transformers import AutoProcessor, CLIPVisionModel, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import (
+    AutoProcessor,
+    CLIPVisionModel,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedModel,
+)
 
 from recipes.toy.build import build_processor, special_ids
-from recipes.toy.corpus import ASKING, DRAFTING, LOOKING, TALKING, ChatBatches, content_ids
+from recipes.toy.corpus import (
+    ASKING,
+    DRAFTING,
+    LOOKING,
+    TALKING,
+    ChatBatches,
+    PackedBatches,
+    Questioner,
+    content_ids,
+)
 from recipes.toy.hints import Hints
 from recipes.toy.packed_losses import draft_losses, target_losses
-from recipes.toy.packing import PackedBatches, Questioner
 from recipes.toy.recipe import ToyRecipe
-from recipes.toy.vision import SceneBatches, ToyVisionTower, tower_accuracy, tower_losses
+from recipes.toy.vision import SceneBatches, ToyVisionTower, tower_losses
 from specllava.distill.config import FeatureObjective, LoopConfig, Objective
 from specllava.distill.new_draft import training_draft
 from specllava.distill.train import distil, fit
@@ -34,10 +49,8 @@ from specllava.models.drafts.draft_vlm import DraftLlava, save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.options import CompressorConfig
 
-VALIDATION_START = 50_000_000  # sample numbers that no training run reaches
 TALKING_START = 200_000  # sample numbers that alignment does not reach
 ASKING_START = 300_000  # nor does talking reach these
-SEED_STRIDE = 100_000_000  # sample numbers of a seed; everything else that is read or measured has lower ones
 # Directories of the parts below the output directory; a stage whose part exists is done.
 PROCESSOR, TOWER, ALIGNED, EAGLE_SHORT = "work/processor", "work/tower", "work/aligned", "work/eagle-short"
 TALKING_TARGET = "work/talking"
@@ -58,11 +71,10 @@ class _Run:
         return self.root / "work" / "checkpoints" / stage.replace(" ", "-")
 
     def packed(self, batch: int, talks: Sequence[Questioner], first: int = 0) -> PackedBatches:
-        first += self.recipe.seed * SEED_STRIDE
         return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
 
-    def llava(self, layers: int, hidden: int, tied: bool = False) -> LlavaConfig:
-        return self.recipe.llava_config(layers, hidden, special_ids(self.processor), tied)
+    def llava(self, layers: int, hidden: int) -> LlavaConfig:
+        return self.recipe.llava_config(layers, hidden, special_ids(self.processor), tied=True)
 
     def teacher(self) -> LlavaForConditionalGeneration:
         """Load the finished target."""
@@ -70,9 +82,7 @@ class _Run:
         return target.to(self.accelerator.device).eval()
 
 
-def train(
-    output: Path, recipe: ToyRecipe | None = None, compiled: bool | None = None, last: str = EAGLE_COMPRESSED
-) -> None:
+def train(output: Path, recipe: ToyRecipe, compiled: bool | None = None) -> None:
     """Run every stage that is not done yet.
 
     Args:
@@ -80,16 +90,13 @@ def train(
             in it.
         compiled: compile the tower and what distils (about 1.4 times faster on two cores); default: where a C++
             compiler is found or on a GPU.
-        last: part after which to stop.
     """
-    recipe = recipe or ToyRecipe()
     accelerator = Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no")
     if compiled is None:
         compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
-    processor = output / PROCESSOR
-    if not processor.exists():
-        _log(output, "tokenizer", _timed(lambda: build_processor(recipe).save_pretrained(processor)))
-    run = _Run(output, recipe, AutoProcessor.from_pretrained(processor), accelerator, compiled)
+    if not (output / PROCESSOR).exists():
+        build_processor(recipe).save_pretrained(output / PROCESSOR)
+    run = _Run(output, recipe, AutoProcessor.from_pretrained(output / PROCESSOR), accelerator, compiled)
     stages = (
         ("vision tower", TOWER, _train_tower),
         ("aligned target", ALIGNED, _align),
@@ -103,11 +110,11 @@ def train(
     )
     for name, part, stage in stages:
         if not (output / part).exists():
-            seconds = _timed(partial(stage, run, output / part))
+            start = time.perf_counter()
+            stage(run, output / part)
             shutil.rmtree(run.checkpoints(name), ignore_errors=True)  # the part is saved
-            _log(output, name, seconds)
-        if part == last:
-            return
+            with (output / "log.jsonl").open("a") as file:
+                file.write(json.dumps({"stage": name, "seconds": round(time.perf_counter() - start, 1)}) + "\n")
 
 
 def bfloat16_is_fast() -> bool:
@@ -124,17 +131,13 @@ def _train_tower(run: _Run, part: Path) -> None:
     batches = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens)
     checkpoints = run.checkpoints("vision tower")
     fit("vision tower", seer, tower_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
-    seer.eval()
-    unseen = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens, VALIDATION_START)
-    accuracy = tower_accuracy(seer, unseen, 8)
-    _log(run.root, "vision accuracy", {name: round(value, 4) for name, value in accuracy.items()})
     seer.tower.save_pretrained(part)
 
 
 def _align(run: _Run, part: Path) -> None:
     """Train the first layers of a target on bare lists of objects and positions, with the tower frozen."""
-    set_seed(run.recipe.align.seed + run.recipe.seed * SEED_STRIDE)
-    config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden, tied=True)
+    set_seed(run.recipe.align.seed)
+    config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden)
     target = LlavaForConditionalGeneration(config)
     target.model.vision_tower = CLIPVisionModel.from_pretrained(run.root / TOWER)
     _fit_packed("aligned target", target, run.packed(run.recipe.align_batch, LOOKING), run.recipe.align, run)
@@ -145,7 +148,7 @@ def _talk(run: _Run, part: Path) -> None:
     """Add layers to the aligned target and train it on free conversations."""
     set_seed(run.recipe.target.seed)
     target = LlavaForConditionalGeneration.from_pretrained(run.root / ALIGNED, dtype=torch.float32)
-    target = deepen(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden, tied=True))
+    target = deepen(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden))
     batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
     _fit_packed("talking target", target, batches, run.recipe.target, run)
     save(target, run.processor, part)
@@ -182,7 +185,7 @@ def deepen(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaFo
 def _train_draft(run: _Run, part: Path) -> None:
     """Train the first draft on the corpus alone, in the same packed rows, with only the tower of the target."""
     set_seed(run.recipe.draft.seed)
-    draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden, tied=True))
+    draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
     batches = run.packed(run.recipe.draft_batch, DRAFTING, TALKING_START)
     losses = partial(draft_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
     fit("draft", draft, losses, batches, run.recipe.draft, run.checkpoints("draft"), run.accelerator)
@@ -208,21 +211,18 @@ def _distil(run: _Run, part: Path) -> None:
 
 def _train_short_eagle(run: _Run, part: Path) -> None:
     """Train a draft of one layer that reads the target's states on short rollouts, from nothing."""
-    target = run.teacher()
-    recipe = run.recipe
-    draft = fresh_feature_draft(
-        target, seed=recipe.eagle_short.seed, heads=recipe.eagle_heads, intermediate_size=recipe.eagle_intermediate
-    )
+    target, recipe = run.teacher(), run.recipe
+    seed, heads, intermediate = recipe.eagle_short.seed, recipe.eagle_heads, recipe.eagle_intermediate
+    draft = fresh_feature_draft(target, seed=seed, heads=heads, intermediate_size=intermediate)
     _teach_eagle("eagle, short rollouts", draft, target, recipe.short_rollout, recipe.eagle_short, 0, run)
     save(draft, None, part, torch.float32)
 
 
 def _train_eagle(run: _Run, part: Path) -> None:
     """Train it further on long rollouts: its states drift apart after the last step that it has learnt."""
-    target, done = run.teacher(), run.recipe.eagle_short.steps
+    target, recipe = run.teacher(), run.recipe
     draft = training_draft(run.root / EAGLE_SHORT, target)
-    assert isinstance(draft, FeatureDraft)
-    _teach_eagle("eagle", draft, target, run.recipe.long_rollout, run.recipe.eagle, done, run)
+    _teach_eagle("eagle", draft, target, recipe.long_rollout, recipe.eagle, recipe.eagle_short.steps, run)
     save(draft, None, part)
 
 
@@ -239,7 +239,7 @@ def _compress_eagle(run: _Run, part: Path) -> None:
 
 def _teach_eagle(
     name: str,
-    draft: FeatureDraft,
+    draft: PreTrainedModel,
     target: LlavaForConditionalGeneration,
     objective: FeatureObjective,
     loop: LoopConfig,
@@ -265,14 +265,3 @@ def _fit_packed(
     model.model.vision_tower.requires_grad_(False)
     losses = target_losses(run.recipe, content_ids(run.processor.tokenizer), hints)
     fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)
-
-
-def _timed(stage: Callable[[], object]) -> dict[str, float]:
-    start = time.perf_counter()
-    stage()
-    return {"seconds": round(time.perf_counter() - start, 1)}
-
-
-def _log(output: Path, stage: str, facts: dict[str, float]) -> None:
-    with (output / "log.jsonl").open("a") as file:
-        file.write(json.dumps({"stage": stage, **facts}) + "\n")

@@ -66,12 +66,11 @@ def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
 class SceneBatches:
     """Batches by number: ``pixel_values [b, 3, h, w]`` and labels by attribute, ``[b, patches]``."""
 
-    def __init__(self, images: BaseImageProcessor, batch: int, patches: int, first_sample: int = 0) -> None:
-        self.images, self.batch, self.patches, self.first_sample = images, batch, patches, first_sample
+    def __init__(self, images: BaseImageProcessor, batch: int, patches: int) -> None:
+        self.images, self.batch, self.patches = images, batch, patches
 
     def __call__(self, number: int) -> dict[str, Tensor]:
-        first = self.first_sample + number * self.batch
-        scenes = [sample_any_scene(index) for index in range(first, first + self.batch)]
+        scenes = [sample_any_scene(index) for index in range(number * self.batch, (number + 1) * self.batch)]
         labels = [patch_labels(scene, self.patches) for scene in scenes]
         pixels = draw_pixels(self.images, scenes)
         return {"pixel_values": pixels} | {name: torch.stack([row[name] for row in labels]) for name in labels[0]}
@@ -88,18 +87,3 @@ def tower_losses(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor
     occupied = batch["kind"] != ABSENT
     right = logits["kind"].argmax(-1) == batch["kind"]
     return {"loss": torch.stack(losses).sum(), "kind": right[occupied].float().mean()}
-
-
-@torch.inference_mode()
-def tower_accuracy(model: ToyVisionTower, batches: SceneBatches, count: int) -> dict[str, float]:
-    """Return accuracy by attribute over the patches of ``count`` batches that have it."""
-    right = dict.fromkeys(OBJECT_CLASSES | SCENE_CLASSES, 0)
-    total = dict.fromkeys(right, 0)
-    for number in range(count):
-        batch = batches(number)
-        logits = model(batch["pixel_values"].to(model.norm.weight.device))
-        for name in right:
-            shown = batch[name] != ABSENT
-            right[name] += int((logits[name].argmax(-1).cpu() == batch[name])[shown].sum())
-            total[name] += int(shown.sum())
-    return {name: right[name] / max(1, total[name]) for name in right}
