@@ -154,7 +154,7 @@ def assemble(language_model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBas
 def _misfits(model: LlavaForConditionalGeneration, shipped: Mapping[str, Tensor]) -> list[str]:
     """Return the names of weights that are missing, unknown or of another shape than the model's."""
     shapes = {name: one.shape for name, one in model.state_dict().items()}
-    found = {name for name in shapes if name.startswith(SIGHT)} - shipped.keys()
+    wrong = {name for name in shapes if name.startswith(SIGHT)} - shipped.keys()
     for name, one in shipped.items():
         if not name.endswith((A, B)):
             fits = shapes.get(name) == one.shape
@@ -163,5 +163,5 @@ def _misfits(model: LlavaForConditionalGeneration, shipped: Mapping[str, Tensor]
             inner, outer = (tuple(shipped.get(module + end, one[:0]).shape) for end in (A, B))
             fits = inner[:1] == outer[1:] and shapes.get(f"{module}.weight") == outer[:1] + inner[1:]
         if not fits:
-            found.add(name)
-    return sorted(found)
+            wrong.add(name)
+    return sorted(wrong)

@@ -108,8 +108,8 @@ def _fetch_from_hub(scratch: Path, notify: Notify) -> LanguageModel:
     revision = HfApi().model_info(HUB).sha
     notify(f"downloading {HUB}@{revision} from the hub: 269 MB")
     directory = snapshot_download(HUB, revision=revision, allow_patterns=list(FILES), local_dir=scratch / "hub")
-    found = Checkpoint.at(Path(directory)).settings()
-    if wrong := [f"{name} {found.get(name)}" for name, size in SIZES.items() if found.get(name) != size]:
+    settings = Checkpoint.at(Path(directory)).settings()
+    if wrong := [f"{name} {settings.get(name)}" for name, size in SIZES.items() if settings.get(name) != size]:
         raise ValueError(f"{HUB}@{revision} is another model: {', '.join(wrong)}")
     return _read_directory(Path(directory), f"{HUB}@{revision}", notify)
 
@@ -181,9 +181,9 @@ def check_gguf(file: Path) -> None:
     if size != GGUF_BYTES:
         raise ValueError(f"{file} has {size:,} bytes: the published file has {GGUF_BYTES:,}")
     with file.open("rb") as opened:
-        found = file_digest(opened, "sha256").hexdigest()
-    if found != GGUF_SHA256:
-        raise ValueError(f"{file} has the SHA-256 {found[:12]}…: the published file has {GGUF_SHA256[:12]}…")
+        digest = file_digest(opened, "sha256").hexdigest()
+    if digest != GGUF_SHA256:
+        raise ValueError(f"{file} has the SHA-256 {digest[:12]}…: the published file has {GGUF_SHA256[:12]}…")
 
 
 def read_gguf(file: Path) -> LanguageModel:

@@ -87,7 +87,7 @@ def _place(picture: Image.Image, thing: Thing, canvas: int) -> None:
     pixels = max(4, round(extent * canvas))
     outline = max(1.0, OUTLINE * canvas)
     keep = pixels <= CACHED_PIXELS
-    figure = (_kept_sprite if keep else sprite)(thing.kind, thing.colour, pixels, outline)
+    figure = (_cached_sprite if keep else sprite)(thing.kind, thing.colour, pixels, outline)
     left = round(x * canvas - figure.width / 2)
     top = round(ROW_Y[thing.row] * canvas - figure.height + MARGIN * pixels)
     picture.paste(figure, (left, top), figure)
@@ -120,4 +120,4 @@ def sprite(kind: Kind, colour: Colour, pixels: int, outline: float) -> Image.Ima
     return whole.reduce(fine)
 
 
-_kept_sprite = lru_cache(maxsize=512)(sprite)
+_cached_sprite = lru_cache(maxsize=512)(sprite)

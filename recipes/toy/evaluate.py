@@ -200,9 +200,9 @@ def later_turns(scene: Scene, rng: random.Random) -> Iterator[Trial]:
     asked = inquire(scene, rng, TURNS)
     for number, (query, turn) in list(enumerate(asked))[1:]:
         history = tuple(before for _, before in asked[:number])
-        told = telling_words(" ".join(f"{before.question} {before.answer}" for before in history))
+        earlier = telling_words(" ".join(f"{before.question} {before.answer}" for before in history))
         own = set.intersection(*map(telling_words, query.answers)) | telling_words(turn.question)
-        if not own & told:
+        if not own & earlier:
             yield Trial("later turn", query.form, Asked(scene, turn.question, history), query.answers)
 
 

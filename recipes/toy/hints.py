@@ -68,7 +68,7 @@ class Hints:
     def cells(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
         """Return the cells that a conversation refers to, in answers and questions."""
         hints = zip(self.name_cells(scene, labels), self.find_kinds(scene, ids, labels), strict=True)
-        return [found if named == IGNORE else named for named, found in hints]
+        return [asked if named == IGNORE else named for named, asked in hints]
 
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
@@ -82,7 +82,7 @@ class Hints:
             For the position *before* each such token the digit of the cell, the same length as ``labels``.
         """
         by_cell = {(thing.column, thing.row): thing for thing in scene.things}
-        found = [IGNORE] * len(labels)
+        digits = [IGNORE] * len(labels)
         column: Column | None = None
         row: Row | None = None
         name: list[int] | None = None  # positions of the appearance in a definite name that has begun
@@ -103,8 +103,8 @@ class Hints:
                 there = by_cell.get((column, row)) if column and row else None
                 cells = [(there.column, there.row)] if there and token in self.words(there) else []
             for each in name or [index]:
-                found[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
-        return found
+                digits[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
+        return digits
 
     def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
         """Return, where a question names a kind or a colour, the cell of the only object that fits, or "no" for none.
@@ -112,13 +112,13 @@ class Hints:
         Before a kind its colour must fit as well, and after it the kind. Before each word of the answer that fits the
         object named last, its cell again.
         """
-        found = [IGNORE] * len(ids)
+        digits = [IGNORE] * len(ids)
         asked: list[Thing] = []
         kind: set[int] = set()
         for index, (before, token) in enumerate(pairwise(ids), 1):
             if labels[index] != IGNORE:
                 if len(asked) == 1 and token in self.words(asked[0]) | self.spots(asked[0]):
-                    found[index - 1] = self.digits[asked[0].column, asked[0].row]
+                    digits[index - 1] = self.digits[asked[0].column, asked[0].row]
                 continue
             if labels[index - 1] != IGNORE:
                 asked, kind = [], set()
@@ -127,11 +127,11 @@ class Hints:
             words = {token, before} & self.looks if token in self.kinds else {token} | kind
             fitting = [thing for thing in scene.things if words <= self.words(thing)]
             cell = self.digits[fitting[0].column, fitting[0].row] if fitting else self.none
-            found[index] = cell if len(fitting) < 2 else IGNORE
+            digits[index] = cell if len(fitting) < 2 else IGNORE
             if token in self.kinds or not kind:
                 asked = fitting
             kind = {token} if token in self.kinds else kind
-        return found
+        return digits
 
     def words(self, thing: Thing) -> set[int]:
         """Return the tokens of an object's appearance."""

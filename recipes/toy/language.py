@@ -188,7 +188,7 @@ class _Writer:
         self.first, self.last = _Looks.of(scene.things[0]), _Looks.of(scene.things[-1])
 
     def write(self) -> str:
-        """Write every required part, then as many others as there is room for."""
+        """Write every required part, then as many overview as there is room for."""
         layout = _lean(self.rng, self.style.layouts, self.weather)
         parts = {"o": self.opening(), "s": self.sky(), "c": self.count(), "t": self.things()}
         if sum(len(text.split()) for text in parts.values()) > MAX_WORDS:
@@ -294,11 +294,11 @@ class _Writer:
             options = relation(thing, other)
             verb = _lean(self.rng, options, _Looks.of(thing).colour)
             facts.append(f"{name(self.scene, thing)} {verb} {name(self.scene, other)}")
-        others = self.overview()
+        overview = self.overview()
         if not facts:
-            facts += self.rng.sample(others, 2)  # a single object leaves two columns and a row free
-        elif others and self.rng.random() < 0.25:
-            facts.append(_lean(self.rng, others, self.place))
+            facts += self.rng.sample(overview, 2)  # a single object leaves two columns and a row free
+        elif overview and self.rng.random() < 0.25:
+            facts.append(_lean(self.rng, overview, self.place))
         templates = self.style.relations
         texts = [
             _lean(self.rng, templates, self.first.warmth + i).format(relation=fact) for i, fact in enumerate(facts)

@@ -177,14 +177,14 @@ def _neighbour(scene: Scene, rng: random.Random) -> Query:
     """Ask which object is next to, behind or in front of an object."""
     thing = rng.choice(scene.things)
     known = name(scene, thing)
-    others = {way: [other for other in scene.things if other != thing and step_between(other, thing) == step]
-              for way, step in _NEIGHBOURS.items()}  # fmt: skip
-    taken = [way for way, things in others.items() if things]
-    way = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(_NEIGHBOURS))
-    found = others[way]
-    answers = (_seen(found), f"{_there(found)} {way} {known}") if found else (f"there is nothing {way} {known}",
+    neighbours = {side: [other for other in scene.things if other != thing and step_between(other, thing) == step]
+                  for side, step in _NEIGHBOURS.items()}  # fmt: skip
+    taken = [side for side, things in neighbours.items() if things]
+    side = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(_NEIGHBOURS))
+    things = neighbours[side]
+    answers = (_seen(things), f"{_there(things)} {side} {known}") if things else (f"there is nothing {side} {known}",
                                                                              "nothing")  # fmt: skip
-    return _query("neighbour", answers, found if len(found) == 1 else (), way=way, name=known)
+    return _query("neighbour", answers, things if len(things) == 1 else (), way=side, name=known)
 
 
 def _exists(scene: Scene, rng: random.Random) -> Query:
@@ -262,34 +262,34 @@ def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
 
 def _weather(scene: Scene, rng: random.Random) -> Query:
     names = phrases.WEATHER_NAMES[scene.weather]
-    said = [f"{it} is {named}" for named in names for it in ("it", "the weather")]
+    answers = [f"{it} is {named}" for named in names for it in ("it", "the weather")]
     if rng.random() < 0.5:
-        return _query("weather", said)
+        return _query("weather", answers)
     asked = scene.weather if rng.random() < 0.5 else rng.choice(WEATHERS)
     word = "yes" if asked == scene.weather else "no"
     falling = {"rainy": "raining", "snowy": "snowing"}.get(asked, asked)
-    return _query("is_weather", [f"{word}, {answer}" for answer in said], weather=asked, falling=falling)
+    return _query("is_weather", [f"{word}, {answer}" for answer in answers], weather=asked, falling=falling)
 
 
 def _time(scene: Scene, rng: random.Random) -> Query:
-    said = (f"it is {phrases.HOURS[scene.time]}", f"the scene is set {phrases.TIME_PHRASES[scene.time][0]}")
+    answers = (f"it is {phrases.HOURS[scene.time]}", f"the scene is set {phrases.TIME_PHRASES[scene.time][0]}")
     if rng.random() < 0.5:
-        return _query("time", said)
+        return _query("time", answers)
     asked = scene.time if rng.random() < 0.5 else rng.choice(TIMES)
     word = "yes" if asked == scene.time else "no"
     slots = {"hour": phrases.HOURS[asked], "when": phrases.TIME_PHRASES[asked][0]}
-    return _query("is_time", [f"{word}, {answer}" for answer in said], **slots)
+    return _query("is_time", [f"{word}, {answer}" for answer in answers], **slots)
 
 
 def _place(scene: Scene, rng: random.Random) -> Query:
-    said = [f"{begin} {named}" for named in phrases.PLACE_NAMES[scene.place] for begin in ("it is", "this is")]
+    answers = [f"{begin} {named}" for named in phrases.PLACE_NAMES[scene.place] for begin in ("it is", "this is")]
     if scene.place == "mountains":
-        said = [answer.replace("it is", "we are in").replace("this is", "this picture shows") for answer in said]
+        answers = [answer.replace("it is", "we are in").replace("this is", "this picture shows") for answer in answers]
     if rng.random() < 0.5:
-        return _query("place", said)
+        return _query("place", answers)
     asked = scene.place if rng.random() < 0.5 else rng.choice(PLACES)
     word = "yes" if asked == scene.place else "no"
-    return _query("is_place", [f"{word}, {answer}" for answer in said], place=phrases.PLACE_NAMES[asked][0])
+    return _query("is_place", [f"{word}, {answer}" for answer in answers], place=phrases.PLACE_NAMES[asked][0])
 
 
 def _things(scene: Scene, rng: random.Random) -> Query:

@@ -191,14 +191,14 @@ def _find_saved(traces: Race) -> LessonStep | None:
 
 def _find_grounded(traces: Race) -> LessonStep | None:
     """Find what ``_find_saved`` finds, in an answer of which a content word hangs on one part of the picture."""
-    found, trace = _find_saved(traces), traces[SPECULATIVE]
+    step, trace = _find_saved(traces), traces[SPECULATIVE]
     grounding = trace.grounding
-    if found is None or grounding is None or not grounding.grid:
+    if step is None or grounding is None or not grounding.grid:
         return None
     for at, tiles in zip(grounding.grounded, grounding.occluded, strict=True):
         word, seen = trace.texts[trace.token_ids[at]].strip(), grounding.probs[at]
         if word in (*COLOURS, *KINDS) and min(tiles) < seen / grounding.factor:
-            return found
+            return step
     return None
 
 

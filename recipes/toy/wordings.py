@@ -36,9 +36,9 @@ def worded(query: Query, rng: random.Random) -> QuestionAnswer:
 def inform(question: str, rng: random.Random) -> str:
     """Vary a question as people type: other words, words around it, a slip, small letters, no mark."""
     tables, text = read_wordings(), question
-    for word, others in tables["synonyms"].items():
+    for word, synonyms in tables["synonyms"].items():
         if rng.random() < 0.3:
-            text = re.sub(rf"\b{word}\b", rng.choice(others), text, count=1, flags=re.IGNORECASE)
+            text = re.sub(rf"\b{word}\b", rng.choice(synonyms), text, count=1, flags=re.IGNORECASE)
     mark = text[-1] if text[-1] in ".?!" else ""
     body = text.removesuffix(mark)
     if rng.random() < 0.25 and body:
