@@ -70,7 +70,13 @@ class Chat:
     @property
     def messages(self) -> list[Message]:
         """The dialogue so far, as ``Pair`` reads it when a question is added."""
-        return self._messages(self._turns)
+        special = special_tokens(self._pair.processor.tokenizer)
+        messages: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
+        for turn in self._turns:
+            # A model that spells a special token must not open an image slot, or end its turn.
+            answer = escape_special_tokens(turn.answer, special)
+            messages += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
+        return messages
 
     @property
     def nbytes(self) -> int:
@@ -83,65 +89,41 @@ class Chat:
         self._beside = KVCaches(self._pair.engines)  # of the target alone beside the lane that answers
         self._features: dict[str, ImageFeatures] = {}  # of the last prompt's pictures, by key
 
-    def ask(
-        self, text: str, image: Pictures = None, config: DecodingConfig | None = None, turn: int | None = None
-    ) -> DecodeTrace:
+    def ask(self, text: str, image: Pictures = None, config: DecodingConfig | None = None) -> DecodeTrace:
         """Ask a question and return the answer's trace; ``.text`` is the answer.
 
-        Args:
-            turn: number of the message that this replaces, from 0; by default it is a new one. Without pictures of its
-                own it keeps that message's. Everything after it is dropped once the new answer is finished.
-
         Raises:
-            ValueError: the chat and ``config.max_new_tokens`` do not fit the context, bad input, or no such turn; in
-                one line, before any computing.
+            ValueError: the chat and ``config.max_new_tokens`` do not fit the context, or bad input; in one line, before
+                any computing.
         """
-        for _ in self.stream(text, image, config, turn):
+        for _ in self.stream(text, image, config):
             pass
         return self._turns[-1].trace
 
-    def stream(
-        self, text: str, image: Pictures = None, config: DecodingConfig | None = None, turn: int | None = None
-    ) -> Generator[Event]:
+    def stream(self, text: str, image: Pictures = None, config: DecodingConfig | None = None) -> Generator[Event]:
         """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
-        return _items(self._begin(text, image, config, turn, alone=False))
+        return _items(self._begin(text, image, config, alone=False))
 
-    def race(
-        self, text: str, image: Pictures = None, config: DecodingConfig | None = None, turn: int | None = None
-    ) -> Generator[RaceEvent]:
+    def race(self, text: str, image: Pictures = None, config: DecodingConfig | None = None) -> Generator[RaceEvent]:
         """``stream`` as a race of target-only against ``config``, each with KV caches that it keeps between turns.
 
         If ``config`` drafts nothing, target-only runs by itself. A race that is stopped before both lanes have read the
         prompt leaves the chat as it was.
 
         Raises:
-            ValueError: as ``ask``, or there is no such turn.
+            ValueError: as ``ask``.
         """
-        return self._begin(text, image, config, turn, alone=True)
+        return self._begin(text, image, config, alone=True)
 
-    def _begin(
-        self, text: str, image: Pictures, config: DecodingConfig | None, turn: int | None, alone: bool
-    ) -> Generator[RaceEvent]:
+    def _begin(self, text: str, image: Pictures, config: DecodingConfig | None, alone: bool) -> Generator[RaceEvent]:
         self._stop()
-        if turn is not None and not 0 <= turn < len(self._turns):
-            raise ValueError(f"there is no turn {turn} to edit: the chat has {len(self._turns)}, counted from 0")
-        chosen, before = config or DecodingConfig(), self._turns[:turn]
-        media = self._turns[turn].media if turn is not None and image is None else open_media(image)
-        messages = [*self._messages(before), _message(text, media)]
+        chosen, media = config or DecodingConfig(), open_media(image)
+        messages = [*self.messages, _message(text, media)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
         self._features = prompt.features_by_key
         lane = Lane.of(chosen, prompt)
         self._running = self._answer(lane.with_target_only() if alone else [lane], media)
         return self._running
-
-    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
-        special = special_tokens(self._pair.processor.tokenizer)
-        messages: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
-        for turn in turns:
-            # A model that spells a special token must not open an image slot, or end its turn.
-            answer = escape_special_tokens(turn.answer, special)
-            messages += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
-        return messages
 
     def _answer(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...]) -> Generator[RaceEvent]:
         """Run the lanes of a turn, the last of which answers it."""
@@ -161,8 +143,7 @@ class Chat:
     def _keep(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...], events: Sequence[RaceEvent]) -> None:
         *alone, trace = (self._pair.collect(events).get(lane.name) for lane in lanes)
         if trace is not None:
-            prompt = lanes[-1].prompt
-            self._turns = (*self._turns[: prompt.turn], Turn(prompt.text, media, trace, *alone))
+            self._turns = (*self._turns, Turn(lanes[-1].prompt.text, media, trace, *alone))
 
     def _stop(self) -> None:
         if self._running is not None:

@@ -456,7 +456,7 @@ def check_room(context: int, length: int, new_tokens: int, turn: int = 0, fit: s
         return
     ways = [f"take {fit} at most" if fit else "shorten the prompt"]
     if turn:
-        ways.append("edit an earlier turn or begin a new chat")
+        ways.append("begin a new chat")
     if length < context:
         ways.append(f"ask for {context - length} at most")
     raise NoRoomError(

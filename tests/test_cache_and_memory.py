@@ -252,10 +252,9 @@ def test_caches_serve_one_answer_at_a_time_grow_for_larger_trees_and_forget_what
 # ------------------------------------------------------------------------------------------------ chats
 
 
-def race(chat: Chat, text: str, shown: Shown = (), config: DecodingConfig = SHORT, turn: int | None = None) -> Turn:
+def race(chat: Chat, text: str, shown: Shown = (), config: DecodingConfig = SHORT) -> Turn:
     """One turn as a race; both lanes give what the target alone gives of the whole dialogue, read anew."""
-    media = [models.picture(seed) for seed in shown] if shown or turn is None else None
-    for _ in chat.race(text, media, config, turn):
+    for _ in chat.race(text, [models.picture(seed) for seed in shown], config):
         pass
     check_last(chat)
     last = chat.turns[-1]
@@ -311,18 +310,18 @@ def test_only_new_tokens_are_read_and_each_picture_is_encoded_once():
     assert encoded == [1, 1]
 
 
-@pytest.mark.parametrize("edited", [0, 1, 2])
-def test_both_lanes_reuse_the_common_prefix_of_their_cache_and_the_prompt_of_an_edited_turn_too(edited: int):
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+def test_both_lanes_reuse_the_common_prefix_of_their_cache_and_the_prompt_of_other_turns_too(dropped: int):
+    """Turns whose text differs from what is in the cache, from turn ``dropped`` on."""
     chat, labels = Chat(chats.talker()), list[Any]()
-    for number, text in (*enumerate(QUESTIONS), (edited, "Why is that?"), (edited + 1, "Thanks.")):
-        before, is_edit = chat.turns, number < len(chat.turns)
-        shown = () if is_edit else (edited,) if number == 0 else (edited + 1,) if number == edited else ()
-        turn = race(chat, text, shown, turn=number if is_edit else None)
-        assert chat.turns == (*before[:number], turn) and (not is_edit or turn.media == before[number].media)
+    for number, text in (*enumerate(QUESTIONS), (dropped, "Why is that?"), (dropped + 1, "Thanks.")):
+        chat._turns = before = chat.turns[:number]
+        turn = race(chat, text, (dropped,) if number == 0 else (dropped + 1,) if number == dropped else ())
+        assert chat.turns == (*before, turn)
         wanted = slot_labels(chat._pair, chat._pair.prompt(None, chat.messages[: 2 * number + 1]))
         reused = common(labels, wanted[:-1])
         assert turn.alone.prefill.reused_tokens == turn.trace.prefill.reused_tokens == reused
-        assert (reused > 0) == (len(before) > 0)
+        assert (reused > 0) == (len(labels) > 0)
         labels = [*wanted, *turn.trace.token_ids[:-1]]  # the last token is the next root: no slot yet
 
 
@@ -384,13 +383,11 @@ def test_what_a_chat_refuses_costs_a_line_with_a_way_out_and_no_computing():
     with columns_of(chat._pair.target) as passes:
         line = complaint(lambda: chat.ask("Why? " * 20, models.picture(0), replace(SHORT, max_new_tokens=900)))
         far = complaint(lambda: chat.ask("Why? " * 900, models.picture(0), SHORT))
-        near = complaint(lambda: chat.ask("Why? " * 900, None, SHORT, 0))
+        near = complaint(lambda: Chat(chat._pair).ask("Why? " * 900, None, SHORT))
     tower.remove()
     assert line.startswith(f"{length} prompt tokens and 900 new ones do not fit the context of {context}: shorten")
-    assert line.endswith(f"or edit an earlier turn or begin a new chat, or ask for {context - length} at most")
-    assert far.endswith("or edit an earlier turn or begin a new chat") and near.endswith("shorten the prompt")
-    for begin in (lambda: chat.ask("Hi", turn=1), lambda: chat.race("Hi", None, SHORT, 1)):
-        assert complaint(begin) == "there is no turn 1 to edit: the chat has 1, counted from 0"
+    assert line.endswith(f"or begin a new chat, or ask for {context - length} at most")
+    assert far.endswith("or begin a new chat") and near.endswith("shorten the prompt")
     assert complaint(lambda: chat.ask(" ")) == "the prompt is empty"
     assert "no image file" in complaint(lambda: chat.ask("Hi", "nowhere.png"))
     assert (passes, seen, len(chat.turns)) == ([], [], 1)

@@ -138,7 +138,7 @@ def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path:
     )  # fmt: skip
     try:
         page = answer_of(f"http://127.0.0.1:{port}/config", view).decode()
-        assert "from race.json" in page and '"teach"' in page
+        assert "from race.json" in page and '"lessons":[{' in page
     finally:
         os.killpg(view.pid, signal.SIGINT)
         view.wait(60)

@@ -95,7 +95,7 @@ def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsy
     assert run["note"] == "smol · cpu · float64"
     page = build_page(PageState(Mock(side_effect=ValueError), recorded=(*toy, *races)))
     (player,) = [one["props"] for one in page.config["components"] if one["props"].get("elem_id") == "player"]
-    assert [one["title"] for one in player["catalog"]["examples"]] == titles([*toy, *races])
+    assert [one["title"] for one in player["props"]["catalog"]["examples"]] == titles([*toy, *races])
 
 
 def test_what_was_fetched_loads_and_answers_as_any_pair(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
