@@ -236,6 +236,7 @@ def test_settings_of_the_checkpoint_are_followed(pairs, family: str):
             assert said(asked, prompt, config)[0] == wanted, settings
 
 
+@pytest.mark.night
 def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: str):
     """Nothing was written against it; the draft's tower, rows and layers are not its own either.
 

@@ -52,7 +52,7 @@ def _run(module, words, monkeypatch):
 @pytest.mark.parametrize("command", _commands())
 def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
     """The quick ones run, the long ones run small. Four only answer to ``--help``: a page would be served until
-    somebody stops it, test_training runs ``train``, test_draft_export exports, and ``fetch`` downloads.
+    somebody stops it, test_training runs ``train``, test_drafts exports, and ``fetch`` downloads.
     """
     monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)
     _, _, module, *words = shlex.split(command)
