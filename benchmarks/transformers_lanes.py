@@ -30,7 +30,7 @@ from specllava.cli.options import typed_options
 from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import SlotDraft
 from specllava.models.drafts.eagle import FeatureDraft
-from specllava.models.families.family import family_of
+from specllava.models.families import family_of
 from specllava.models.language_model import now
 from specllava.models.presets import Tree
 from specllava.models.tokens import slot_ids

@@ -23,7 +23,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 from specllava.config import DecodingConfig, one_line
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.draft_vlm import vision_source
-from specllava.models.families.family import MEDIA, check_media, encode_media, family_of
+from specllava.models.families import MEDIA, check_media, encode_media, family_of
 from specllava.models.language_model import check_decoder, now
 from specllava.models.loading import check_pair, check_processor
 from specllava.models.tokens import TextProcessor

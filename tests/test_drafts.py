@@ -41,7 +41,7 @@ from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.draft_vlm import FusedLayer, SlotDraft, fuse, save
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import load_feature_draft, read_feature_draft
-from specllava.models.families.family import family_of
+from specllava.models.families import family_of
 from specllava.models.loading import check_pair
 from specllava.models.memory import unquantized
 from specllava.models.tokens import resize_vocabulary

@@ -31,8 +31,8 @@ from specllava.models import memory as weighing
 from specllava.models.checkpoint import INDEX, Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
-from specllava.models.families.family import FAMILIES
-from specllava.models.families.interface import Family
+from specllava.models.families import FAMILIES
+from specllava.models.family import Family
 from specllava.models.language_model import LANGUAGE_MODELS, parse_device
 from specllava.models.memory import estimate, quantization_config, size_of
 from specllava.models.presets import draft_hint

@@ -23,8 +23,8 @@ from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.distill.losses import IGNORE, Batch
 from specllava.distill.rows import Row, UnusableRowError
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Picture, ProcessedPrompt
+from specllava.models.families import family_of
+from specllava.models.family import Picture, ProcessedPrompt
 from specllava.models.images import open_image
 from specllava.models.tokens import TextError, apply_template, beginning, bos_options, text_of
 from specllava.pair import Pair

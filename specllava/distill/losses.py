@@ -19,8 +19,8 @@ from specllava.distill.config import FeatureObjective, Objective
 from specllava.engine.engine import Engine
 from specllava.models.drafts.draft_vlm import vision_source
 from specllava.models.drafts.eagle import LAST, FeatureDraft
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Features, ImageFeatures
+from specllava.models.families import family_of
+from specllava.models.family import Features, ImageFeatures
 from specllava.prompt import compressed_slots, compressor_of, merge_features, projector_weights, to_device
 
 IGNORE = -100

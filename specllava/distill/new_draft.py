@@ -20,8 +20,8 @@ from specllava.models.drafts.compressor import add_compressor
 from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, save, saved_beside
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, read_feature_draft
-from specllava.models.families.family import family_of, find_family, shared_tower_of
-from specllava.models.families.interface import SharedTower
+from specllava.models.families import family_of, find_family, shared_tower_of
+from specllava.models.family import SharedTower
 from specllava.models.language_model import (
     LANGUAGE_MODELS,
     check_decoder,

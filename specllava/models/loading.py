@@ -13,8 +13,8 @@ from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, fuse, vision_source
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, load_feature_draft, sizes_of
-from specllava.models.families.family import FAMILIES, family_of, find_family, known_families, shared_tower_of
-from specllava.models.families.interface import Family, SharedTower
+from specllava.models.families import FAMILIES, family_of, find_family, known_families, shared_tower_of
+from specllava.models.family import Family, SharedTower
 from specllava.models.language_model import (
     LANGUAGE_MODELS,
     check_decoder,
