@@ -14,7 +14,7 @@ from support import checkpoints, formats, published
 from support.families import Layout, write_checkpoint, write_text_model
 from support.refusals import complaint
 
-from specllava.cli.commands import listing, markdown_table
+from specllava.cli.commands import listing
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
@@ -226,6 +226,10 @@ def test_the_list_says_what_fits_and_stays_within_a_hundred_columns() -> None:
                 assert str(words) in "\n".join(lines)
 
 
-def test_the_guides_table_is_the_presets_own() -> None:
-    """``python -m specllava presets --markdown`` prints it."""
-    assert "\n".join(["", "", *markdown_table(), "", ""]) in GUIDE.read_text(encoding="utf-8")
+def test_the_guides_table_has_a_row_for_each_preset_with_its_own_figures() -> None:
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(presets()) <= set(rows)
+    for name, preset in HUB.items():
+        draft = "none" if preset.draft is None else f"`{preset.draft}`"
+        cells = f"`{preset.target}`", draft, f"{preset.download:.1f}", f"{preset.memory:.1f}", preset.measured
+        assert rows[name] == " | ".join(cells).rstrip(), name

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from specllava import __version__
-from specllava.cli.bench import Bench
 from specllava.cli.commands import (
+    Bench,
     Compare,
     Distill,
     ExportDraft,
@@ -33,7 +33,7 @@ from specllava.cli.options import typed_options
 from specllava.config import one_line
 from specllava.files import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page
 
-LISTS: Final = ("--image", "--lanes", "--categories")  # options that take several values
+LISTS: Final = ("--image", "--lanes")  # options that take several values
 
 
 class UsageError(ValueError):

@@ -103,7 +103,8 @@ class LlavaNext(SharedTower):
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> Requirements:
         grids = processor.image_processor.image_grid_pinpoints, config.image_grid_pinpoints
         listed = [sorted(tuple(one) for one in each) for each in grids]
-        return square(config, processor) | _patches(config, processor) | {"image_grid_pinpoints": (listed[0], listed[1])}
+        grid: Requirements = {"image_grid_pinpoints": (listed[0], listed[1])}
+        return square(config, processor) | _patches(config, processor) | grid
 
     def pixels(self, config: PretrainedConfig, pixel_values: Tensor, sizes: Sequence[Size]) -> list[Tensor]:
         """Return each picture's tiles.
