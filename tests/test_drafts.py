@@ -600,7 +600,6 @@ def test_a_draft_for_any_family_is_exported(family: str, tmp_path: Path) -> None
         (EAGLE3 | {"mlp_bias": True}, "have biases, which engines leave out: distil one"),
         (EAGLE3 | {"num_hidden_layers": 2}, "it has 2 layers: hand on the files"),
         (EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual and norm_output: hand on"),
-        (EAGLE3 | {"norm_before_fc": True}, "it has norm_before_fc: hand on the files"),
         (EAGLE3 | {"state_layers": [2, 4]}, "3 of the hidden states 1 to 7, and it reads [2, 4]: distil one"),
         (EAGLE3 | {"state_layers": [2, 4, 8]}, "3 of the hidden states 1 to 7, and it reads [2, 4, 8]: distil one"),
     ],

@@ -81,8 +81,7 @@ def _missing_in_layout(draft: FeatureDraft, target: PretrainedConfig) -> str | N
         return f"engines give it {TAPS} of the hidden states 1 to {count - 1}, and it reads {layers}: {DISTIL}"
     parts = {
         "norms of queries and keys": config.qk_norm,
-        "no fc": not config.fusion,
-        "a bias of fc": config.fusion and config.fc_bias,
+        "a bias of fc": config.fc_bias,
         "no head of its own": not config.own_head,
         f"{config.num_hidden_layers} layers": config.num_hidden_layers > 1,
         **{name: getattr(config, name) for name in VARIANTS},
