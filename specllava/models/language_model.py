@@ -39,13 +39,10 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
         ValueError: a layer that keeps a recurrent state or attends in chunks, a kernel without masks, or rotary
             angles that change within an answer.
     """
-    odd = sorted(set(layer_types(config)) - {FULL, SLIDING})
-    if odd:
-        why = (
-            "attend in chunks, and a draft tree may reach over a chunk's end"
-            if "chunk" in odd[0]
-            else "keep one state for the whole text, from which a branch that is refused cannot be taken back"
-        )
+    if odd := sorted(set(layer_types(config)) - {FULL, SLIDING}):
+        why = "keep one state for the whole text, from which a branch that is refused cannot be taken back"
+        if "chunk" in odd[0]:
+            why = "attend in chunks, and a draft tree may reach over a chunk's end"
         raise ValueError(f"{name} has {odd[0]} layers, which {why}: full and sliding attention can verify trees")
     if getattr(config, "kv_lora_rank", None):
         raise ValueError(

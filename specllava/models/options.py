@@ -30,17 +30,6 @@ class DraftReading:
         return DraftReading(*(other if own is None else own for own, other in pairs))
 
     @property
-    def options(self) -> str:
-        """The options of the command line that ask for it."""
-        layers = self.draft_state_layers
-        given = {
-            "--draft-format": self.draft_format,
-            "--draft-state-layers": None if layers is None else " ".join(map(str, layers)),
-            "--draft-rope-theta": None if self.draft_rope_theta is None else f"{self.draft_rope_theta:g}",
-        }
-        return " ".join(f"{name} {value}" for name, value in given.items() if value is not None)
-
-    @property
     def suffix(self) -> str:
         """Suffix of the draft's name: how its files are read."""
         layers, theta = self.draft_state_layers, self.draft_rope_theta

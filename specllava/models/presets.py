@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 ASSETS = shipped("assets")
 LICENCE_UNKNOWN: Final = "weights: licence not known"
-LICENCES: Final = {
-    "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "the target: Llama 3.1's terms (HF_TOKEN)",
-}
+LICENCES: Final = {"yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "the target: Llama 3.1's terms (HF_TOKEN)"}
 NO_FIGURES: Final = "no figures are known"
 FETCH_SMOL: Final = (
     "the language model of the pair smol is not on this machine: in a clone, python -m recipes.smol fetch"
@@ -29,20 +27,13 @@ FETCH_SMOL: Final = (
 Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
 
-@dataclass(frozen=True, slots=True)
-class DraftKind:
-    """How published drafts of one kind are read, and the options of decoding with which they were measured."""
-
-    reading: DraftReading = field(default_factory=DraftReading)
-    tree: Tree = field(default_factory=dict)
-
-
+# How published drafts of one kind are read, and the options of decoding with which they were measured.
 _MMSPEC: Final = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
-MSD: Final = DraftKind(DraftReading("msd"), eagle2_tree(5, 10, 59))
-VISPEC: Final = DraftKind(DraftReading("vispec"), _MMSPEC)
-EAGLE: Final = DraftKind(tree=_MMSPEC)
-EAGLE_TEXT: Final = DraftKind(tree=eagle2_tree(5, 10, 60))  # as its authors' evaluation runs it on 7B and 8B
-BY_FILES: Final = DraftKind()
+MSD: Final = DraftReading("msd"), eagle2_tree(5, 10, 59)
+VISPEC: Final = DraftReading("vispec"), _MMSPEC
+EAGLE: Final = DraftReading(), _MMSPEC
+EAGLE_TEXT: Final = DraftReading(), eagle2_tree(5, 10, 60)  # as its authors' evaluation runs it on 7B and 8B
+BY_FILES: Final[tuple[DraftReading, Tree]] = DraftReading(), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +134,10 @@ def _published() -> dict[str, Preset]:
     )  # fmt: skip
     return {
         name: Preset(
-            target, draft, reading=kind.reading, licence=LICENCES.get(draft, LICENCE_UNKNOWN), measured=measured,
-            tree=kind.tree, download=download, memory=memory,
+            target, draft, reading=reading, licence=LICENCES.get(draft, LICENCE_UNKNOWN), measured=measured,
+            tree=tree, download=download, memory=memory,
         )
-        for name, target, draft, measured, kind, download, memory in pairs
+        for name, target, draft, measured, (reading, tree), download, memory in pairs
     }  # fmt: skip
 
 
@@ -183,13 +174,7 @@ def preset_named(name: str) -> Preset:
 
 
 def draft_hint(target: str, family: str, made: str) -> str:
-    """Say how a target without a draft gets one.
-
-    Args:
-        target: id of the hub, or directory.
-        family: its model type.
-        made: what else can be done for models of its family.
-    """
+    """Say how a target of a model type gets a draft; ``made`` is what can be done for any of its family."""
     known = presets()
     if named := [name for name, preset in known.items() if str(preset.target) == target and preset.draft]:
         return f"take --preset {' or '.join(named)}, or {made}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,15 +84,18 @@ def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
+    """Return the ids of the first source that names any, of generation settings, configurations and tokenizer.
 
     An empty list names none on purpose: answers then end at the limit only.
 
     Raises:
         ValueError: a source names something that is no token id.
     """
-    for source, value in _sources(model, tokenizer):
-        if value is not None:
+    config = model.config
+    sources = {"the generation settings": model.generation_config, "the configuration": config}
+    sources |= {"the decoder's configuration": config.get_text_config(), "the tokenizer": tokenizer}
+    for source, settings in sources.items():
+        if (value := getattr(settings, "eos_token_id", None)) is not None:
             ids = list(value) if isinstance(value, list | tuple) else [value]
             if wrong := [one for one in ids if not isinstance(one, int) or isinstance(one, bool) or one < 0]:
                 raise ValueError(
@@ -100,13 +103,6 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
                 )
             return frozenset(ids)
     return frozenset()
-
-
-def _sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, Any]]:
-    yield "the generation settings", getattr(model.generation_config, "eos_token_id", None)
-    yield "the configuration", getattr(model.config, "eos_token_id", None)
-    yield "the configuration", getattr(model.config.get_text_config(), "eos_token_id", None)
-    yield "the tokenizer", tokenizer.eos_token_id
 
 
 def check_tokens(
@@ -157,7 +153,6 @@ def resize_vocabulary(model: PreTrainedModel, name: str, tokens: int, size: int)
 
 @torch.no_grad()
 def _resize(rows: Tensor, size: int) -> Tensor:
-    """Resize ``[rows, hidden]`` to ``[size, hidden]``."""
     if size <= len(rows):
         return rows[:size].clone()
     mean = rows.double().mean(dim=0).to(rows.dtype)
@@ -175,8 +170,7 @@ class Detokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text.strip()
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def text_of(self, token: int) -> str:
         """Return the text that one token adds, its leading space included; bytes of a piece of a character.
@@ -243,11 +237,7 @@ def apply_template(
 
 
 def use_template(processor: ProcessorMixin, file: str | Path) -> None:
-    """Replace the template of a checkpoint by that of a file.
-
-    Raises:
-        ValueError: no file of text there, or a template that cannot write a question.
-    """
+    """Replace the template of a checkpoint by that of a file; one that cannot write a question is a ``ValueError``."""
     try:
         template = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -345,5 +335,4 @@ class TextProcessor:
         return read
 
     def save_pretrained(self, directory: Path) -> None:
-        """Write the tokenizer's files."""
         self.tokenizer.save_pretrained(directory)

@@ -49,15 +49,13 @@ class ImageAdaptor(nn.Module):
 class Operator(nn.Module, ABC):
     """Operator over the entries of one run, ``[slots, width]`` to ``[kept, width]``."""
 
-    commutes = False
-    """It may be computed before a linear product as well as after it, with fewer rows to multiply."""
+    commutes = False  # it may be computed before a linear product as well as after it, with fewer rows to multiply
 
     def output_length(self, slots: int) -> int:
         """Return the number of entries that it makes of a run."""
         return min(slots, self._count(slots))
 
     def forward(self, entries: Tensor) -> Tensor:
-        """Compress ``[slots, width]`` to ``[kept, width]``."""
         return self._compress(entries) if self._count(len(entries)) < len(entries) else entries
 
     @abstractmethod
@@ -66,7 +64,7 @@ class Operator(nn.Module, ABC):
 
     @abstractmethod
     def _compress(self, entries: Tensor) -> Tensor:
-        """Compress a run that becomes shorter, ``[slots, width]``, to ``[kept, width]``."""
+        """Compress a run that becomes shorter."""
 
 
 class ByRatio(Operator):
@@ -156,8 +154,7 @@ class Resampler(Operator):
         return self.queries
 
     def _compress(self, entries: Tensor) -> Tensor:
-        gathered: Tensor = self.attention(entries)
-        return gathered
+        return self.attention(entries)  # type: ignore[no-any-return]
 
 
 class TextOnly(Operator):
@@ -232,11 +229,7 @@ class Compressor(nn.Module):
 
 
 def compressor_of_config(config: PretrainedConfig) -> Compressor | None:
-    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them.
-
-    Raises:
-        ValueError: see :class:`CompressorConfig` and :class:`Compressor`.
-    """
+    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them."""
     settings = getattr(config, "compressor", None)
     if settings is None:
         return None
