@@ -28,12 +28,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specllava.cli.main import main
-from specllava.distill.config import FeatureObjective, Objective
+from specllava.distill.config import FeatureObjective, Objective, Report
 from specllava.distill.data import RowBatches, RowEncoder
 from specllava.distill.export import export_draft
 from specllava.distill.losses import IGNORE, batch_losses
 from specllava.distill.new_draft import init_draft, same, training_draft
-from specllava.distill.report import Report
 from specllava.distill.rows import Row, load_rows
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine

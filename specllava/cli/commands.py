@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
-from urllib.parse import urlsplit
 
 import tyro
 from rich.console import Console
@@ -216,11 +216,7 @@ class Distill(Job):
         if report is None:  # another process prints it
             return
         write_page(report, self.output / "curve.html")
-        draft, step = self.output / "draft", report.best.step
-        if step == 0:
-            print_line(console, f"no validation was better than the first: {draft} is the draft that it began with")
-        else:
-            print_line(console, f"{report.state}: {draft} is the draft of step {step}")
+        print_line(console, f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,7 +394,7 @@ class Site:
         from visual.site import StaticSite
 
         for name, address in (("live", self.live), ("code", self.code)):
-            if address and not (urlsplit(address).scheme in ("http", "https") and urlsplit(address).netloc):
+            if address and not re.match("https?://[^/]", address):
                 raise ValueError(f"--{name} {address}: an address begins with http:// or https:// and names a host")
         check_free(self.output)
         if not self.output.parent.is_dir():
@@ -414,11 +410,7 @@ class Site:
 
 
 def _own_races(folder: Path) -> list[Recorded]:
-    """Read the race files of a directory, by name.
-
-    Raises:
-        ValueError: no race file is there, or one is refused.
-    """
+    """Read the race files of a directory, by name; one that is refused refuses all."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise ValueError(f"--races {folder}: there is no race file (*.json); compare --trace writes one")

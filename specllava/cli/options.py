@@ -20,7 +20,6 @@ from specllava.models.options import DraftFormat, DraftReading, DTypeName, Passe
 from specllava.models.presets import Tree, preset_named
 
 if TYPE_CHECKING:
-    from specllava.models.checkpoint import Source
     from specllava.models.images import Pictures
     from specllava.pair import Pair
 
@@ -90,18 +89,6 @@ class PairOptions:
     the target can hold and there is memory for."""
 
     @property
-    def reading(self) -> DraftReading:
-        return DraftReading(self.draft_format, self.draft_state_layers, self.draft_rope_theta)
-
-    @property
-    def sources(self) -> tuple[Source, Source | None, DraftReading]:
-        """Where target and draft come from, and how the draft is read."""
-        if self.target is not None:
-            return self.target, self.draft, self.reading
-        preset = preset_named(self.preset)
-        return preset.target, *preset.chosen(self.draft, self.reading)
-
-    @property
     def tree(self) -> Tree:
         """Options of decoding with which others measured the preset's own draft; of any other none are known."""
         return {} if self.target is not None or self.draft is not None else preset_named(self.preset).tree
@@ -152,10 +139,7 @@ def typed_options(arguments: Sequence[str]) -> frozenset[str]:
 def with_defaults(
     decoding: DecodingConfig, pair: PairOptions, typed: Collection[str], nodes: int | None = None
 ) -> DecodingConfig:
-    """Return options with the defaults of the preset, and the device's number of nodes, for what was not typed.
-
-    Another rule has no use for a preset's tree.
-    """
+    """Return options with a preset's tree for its rule, and the device's number of nodes, for what was not typed."""
     device = {} if nodes is None else {"nodes": nodes}
     tree = {} if "rule" in typed and decoding.rule != pair.tree.get("rule") else pair.tree
     return replace(decoding, **{name: value for name, value in {**device, **tree}.items() if name not in typed})
@@ -167,8 +151,11 @@ def load_pair(chosen: PairOptions) -> Pair:
     Raises:
         ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
     """
-    preset = preset_named(chosen.preset) if chosen.target is None else None
-    target, draft, reading = chosen.sources
+    reading = DraftReading(chosen.draft_format, chosen.draft_state_layers, chosen.draft_rope_theta)
+    preset, target, draft = None, chosen.target, chosen.draft
+    if target is None:
+        preset = preset_named(chosen.preset)
+        target, (draft, reading) = preset.target, preset.chosen(draft, reading)
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
     from specllava.spec_decode.logits_processing import settings_in_force
@@ -222,27 +209,19 @@ def hide_progress_bars() -> None:
 
 
 def check_outputs(**files: Path | None) -> None:
-    """Refuse files that could not be written, before anything is computed for them.
-
-    Args:
-        files: by the name of their option.
-
-    Raises:
-        ValueError: the first of them, and why.
-    """
+    """Refuse files, by the name of their option, that could not be written, before anything is computed for them."""
     for name, path in files.items():
         if path is None:
             continue
-        folder = path.parent
+        folder, why = path.parent, ""
         if path.is_dir():
             why = "it is a directory"
         elif not folder.is_dir():
             why = f"there is no directory {folder}"
         elif not os.access(path if path.exists() else folder, os.W_OK):
             why = "it may not be written there"
-        else:
-            continue
-        raise ValueError(f"--{name.replace('_', '-')} {path} cannot be written: {why}")
+        if why:
+            raise ValueError(f"--{name.replace('_', '-')} {path} cannot be written: {why}")
 
 
 def write_json(path: Path | None, data: dict[str, Any]) -> None:
