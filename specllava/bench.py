@@ -187,9 +187,7 @@ class Measured:
     """A whole benchmark.
 
     Args:
-        setting: models, device, precision, versions.
         config: options that all lanes share.
-        machine: what the machine is.
         rounds: that every lane has finished.
         dialogues: of each prompt in order, the number of its dialogue, which intervals draw, and its category.
         runs: by lane, those of the first round over all prompts, then those of the next round.
@@ -374,13 +372,11 @@ def pool(
     margins: Mapping[tuple[int, int], float] | None = None,
     base: str = TARGET_ONLY,
 ) -> dict[str, LaneResult]:
-    """Pool every lane's runs and compare them with one lane of the target alone.
+    """Pool every lane's runs, of the same prompts round after round, and compare them with those of ``base``.
 
     Args:
-        runs: by lane, the reference ``target-only`` among them; of all lanes the same prompts, round after round.
         dialogues: for each prompt the number of its dialogue.
         margins: the target's, where a lane's token differs; a difference without one is no near-tie.
-        base: lane that speed-ups are over.
     """
     base_steps, base_wall = _parts(runs[base], dialogues)
     results = {}

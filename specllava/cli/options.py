@@ -20,6 +20,7 @@ from specllava.models.options import DraftFormat, DraftReading, DTypeName, Passe
 from specllava.models.presets import Tree, preset_named
 
 if TYPE_CHECKING:
+    from specllava.models.checkpoint import Source
     from specllava.models.images import Pictures
     from specllava.pair import Pair
 
@@ -152,6 +153,8 @@ def load_pair(chosen: PairOptions) -> Pair:
         ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
     """
     reading = DraftReading(chosen.draft_format, chosen.draft_state_layers, chosen.draft_rope_theta)
+    target: Source | None
+    draft: Source | None
     preset, target, draft = None, chosen.target, chosen.draft
     if target is None:
         preset = preset_named(chosen.preset)

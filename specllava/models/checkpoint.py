@@ -110,25 +110,17 @@ class Checkpoint:
         return self._read(lambda: self._object("config.json"))
 
     def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
-        """Read the configuration.
-
-        Args:
-            build: class whose ``from_pretrained`` reads one that transformers does not know.
+        """Read the configuration; ``build`` reads one that transformers does not know.
 
         Raises:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
         """
-        settings = self.settings()
         if build is AutoConfig:
-            self._check_layout(settings)
+            self._check_layout(self.settings())
         return self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
 
     def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
-        """Load tokenizer and image processor; fields that older files lack come from the configuration.
-
-        Args:
-            build: class whose ``from_pretrained`` reads them, by the model's family.
-        """
+        """Load tokenizer and image processor; fields that older files lack come from the configuration."""
         self._check_texts()
         try:
             processor = self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
@@ -140,9 +132,7 @@ class Checkpoint:
                 ) from error
             raise
         if not hasattr(processor, "image_processor"):
-            raise ValueError(
-                f"{self.name_or_path} has no image processor: files of a processor are expected beside the model"
-            )
+            raise ValueError(f"{self.name_or_path} has no image processor: its files are expected beside the model")
         if getattr(processor, "patch_size", 0) is None:
             config = self.config()
             processor.patch_size = config.vision_config.patch_size
@@ -188,11 +178,7 @@ class Checkpoint:
         return model
 
     def names(self) -> list[str] | None:
-        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
-
-        Raises:
-            ValueError: neither, or files that cannot be read.
-        """
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors."""
         if self._pickled():
             return None
         return self._read(lambda: [name for file in self._files() for name in self._names(file)])
@@ -232,17 +218,10 @@ class Checkpoint:
                         yield end, align_memory(weights.get_tensor(name))
 
     def _check_texts(self) -> None:
-        """Refuse files of a directory's tokenizer and processor that a library would misread.
-
-        Raises:
-            ValueError: a pointer of git-lfs, or JSON that is no object.
-        """
+        """Refuse files of a directory's tokenizer and processor that a library would misread."""
         for name in TEXTS if self.local else ():
             if Path(self.name_or_path, name).is_file():
-                if name.endswith(".json"):
-                    self._object(name)
-                else:
-                    self._file(name)
+                (self._object if name.endswith(".json") else self._file)(name)
 
     def _check_layout(self, settings: Mapping[str, Any]) -> None:
         """Refuse a configuration that is none of transformers'."""

@@ -51,10 +51,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
 
 
 def check_text(text: str, special: Sequence[str], whose: str) -> None:
-    """Refuse a text that would not be read as text.
-
-    Args:
-        whose: its name in the message.
+    """Refuse a text that would not be read as text; ``whose`` names it in the message.
 
     Raises:
         TextError: it holds one of the ``special`` tokens, or half of a character.
@@ -108,11 +105,7 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 def check_tokens(
     name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a model whose ids mean other tokens than the target's.
-
-    Raises:
-        ValueError: with the number of ids that differ, and the first of them.
-    """
+    """Refuse a model whose ids mean other tokens than the target's, with the number of ids and the first of them."""
     theirs = {number: token for token, number in tokenizer.get_vocab().items()}
     ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
     shared = sorted(theirs.keys() & ours.keys())

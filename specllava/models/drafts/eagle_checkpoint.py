@@ -103,7 +103,7 @@ def read_feature_draft(
     weights = {plain_name(name): one for name, one in checkpoint.weights(notify).items()}
     mask = weights.get("t2d")
     weights = {name: one for name, one in weights.items() if name != EMBEDDINGS_COPY and not name.endswith(UNUSED)}
-    config = feature_config(checkpoint.name, settings, weights, target, asked)
+    config = _checked_config(checkpoint.name, settings, weights, target, asked or DraftReading())
     if not config.own_embeddings:
         weights.pop("embed_tokens.weight", None)  # a copy of the target's
     with torch.device("meta"):
@@ -120,21 +120,16 @@ def read_feature_draft(
     return draft
 
 
-def feature_config(
-    name: str,
-    settings: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    target: PretrainedConfig,
-    asked: DraftReading | None = None,
+def _checked_config(
+    name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor], target: PretrainedConfig, asked: DraftReading
 ) -> FeatureDraftConfig:
     """Return the configuration of a checkpoint, checked against its target; see :func:`read_feature_draft`."""
-    asked = asked or DraftReading()
     if settings.get("model_type") == FeatureDraftConfig.model_type:
-        own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
-        _check_unread(name, settings, own.num_hidden_layers)
-        layers, config = list(asked.draft_state_layers or own.state_layers), own
-        if len(layers) != len(own.state_layers):
-            raise ValueError(f"{name} reads {len(own.state_layers)} hidden states, not the {len(layers)} of {layers}")
+        config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        _check_supported(name, settings, settings, config.num_hidden_layers, weights)
+        layers, count = list(asked.draft_state_layers or config.state_layers), len(config.state_layers)
+        if len(layers) != count:
+            raise ValueError(f"{name} reads {count} hidden states, not the {len(layers)} of {layers}")
         config.state_layers = layers
         _check_target(name, config, target)
     else:
@@ -150,12 +145,11 @@ def _published_config(
     name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor], target: PretrainedConfig, asked: DraftReading
 ) -> FeatureDraftConfig:
     """Return the configuration of a draft as others publish it; see :func:`read_feature_draft`."""
-    _check_method(name, settings, weights)
     sizes = _sizes(name, settings)
     kind = _format(name, weights, asked.draft_format)
     eagle3 = kind == "eagle3"
     count = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
-    _check_unread(name, sizes, count)
+    _check_supported(name, settings, sizes, count, weights)
     named = asked.draft_state_layers is not None or AUX_LAYERS in settings or AUX_LAYERS in _eagle_config(settings)
     text, fusion = target.get_text_config(), weights.get("fc.weight")
     if fusion is None:
@@ -191,8 +185,13 @@ def _published_config(
     return config
 
 
-def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Refuse drafts of other methods, by what they call themselves or by a tensor that only they have."""
+def _check_supported(
+    name: str, settings: Mapping[str, Any], sizes: Mapping[str, Any], layers: int, weights: Mapping[str, Tensor]
+) -> None:
+    """Refuse drafts of other methods, sliding windows, and a norm for each state that a draft reads.
+
+    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
+    """
     method = settings.get(METHOD, EAGLES[0])
     if method not in EAGLES or P_EAGLE_TENSOR in weights:
         what = f"{METHOD} {method!r}" if method not in EAGLES else f"a tensor {P_EAGLE_TENSOR}, of P-EAGLE"
@@ -200,18 +199,11 @@ def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, 
             f"{name} has {what}: it guesses several tokens in one pass, and only drafts that go on from their own"
             " state are read here (EAGLE-1 to 3, MSD, ViSpec)"
         )
-
-
-def _check_unread(name: str, settings: Mapping[str, Any], layers: int) -> None:
-    """Refuse sliding windows, and a norm for each state that a draft reads.
-
-    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
-    """
-    types = settings.get("layer_types") or []
+    types = sizes.get("layer_types") or []
     own = types[:layers] if isinstance(types, list) else [types]
-    if settings.get("use_sliding_window") is not False and any(one != FULL for one in own):
+    if sizes.get("use_sliding_window") is not False and any(one != FULL for one in own):
         raise ValueError(f"{name} has layer_types {own!r}: drafts with {FULL} alone are read here")
-    if settings.get("fc_norm") or _eagle_config(settings).get("fc_norm"):
+    if sizes.get("fc_norm") or _eagle_config(settings).get("fc_norm"):
         raise ValueError(f"{name} has fc_norm: drafts that norm each state before the fusion are not read here")
 
 
@@ -222,11 +214,7 @@ def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration's settings with those that speculators nests.
-
-    Raises:
-        ValueError: a size that is no number.
-    """
+    """Return a configuration's settings with those that speculators nests; a size that is no number is refused."""
     nested = settings.get(LAYER_CONFIG, {})
     if not isinstance(nested, Mapping):
         raise ValueError(f"{name} has {LAYER_CONFIG} {nested!r}, which is no JSON object")
@@ -325,9 +313,7 @@ def _check_vocabulary(
 def _check_token_map(name: str, offsets: Tensor, mask: Tensor | None, size: int) -> None:
     """Refuse offsets that name no different tokens of the target, or others than the mask of the same file.
 
-    Args:
-        offsets: ``d2t``: a token of the draft and its offset make the target's.
-        mask: ``t2d``: which of the target's tokens the draft scores, in their order.
+    A token of the draft and its offset in ``d2t`` make the target's. The mask ``t2d`` is true there.
     """
     own = len(offsets)
     ids = offsets + torch.arange(own)
