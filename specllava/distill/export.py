@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from specllava.distill.new_draft import MadeDraft
-from specllava.files import check_free, whole_directory
+from specllava.files import check_free
 from specllava.models.checkpoint import SINGLE, Checkpoint, Source
+from specllava.models.drafts.draft_vlm import checkpoint_directory
 from specllava.models.drafts.eagle import MROPE_KEYS, FeatureDraft
 from specllava.models.drafts.eagle_checkpoint import AUX_LAYERS, VARIANTS, is_feature_draft, read_feature_draft
 
@@ -64,13 +64,10 @@ def export_draft(
         scale = torch.tensor(text.hidden_size**0.5, dtype=dtype)
         weights["embed_tokens.weight"] = large.tensors("embed_tokens")["weight"].to(dtype) * scale
     settings = _settings(made) | {"target_model_type": config.model_type}
-    try:
-        with whole_directory(output) as beside:
-            beside.mkdir(parents=True)
-            save_file({name: one.contiguous() for name, one in weights.items()}, beside / SINGLE, {"format": "pt"})
-            (beside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    except (SafetensorError, OSError) as error:
-        raise OSError(f"{output} cannot be written: {error}") from error
+    with checkpoint_directory(output) as beside:
+        beside.mkdir(parents=True)
+        save_file({name: one.contiguous() for name, one in weights.items()}, beside / SINGLE, {"format": "pt"})
+        (beside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     note = f"{len(weights)} tensors for vLLM and SGLang: not tried on an engine yet (docs/use.md)"
     return MadeDraft(output, sum(one.numel() for one in weights.values()), (note,))
 

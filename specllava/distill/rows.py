@@ -30,10 +30,8 @@ class Row:
     """One conversation to train on.
 
     Args:
-        turns: questions and answers in turn, without image markers; the first is a question, the last an
-            answer.
-        images_per_question: number of images of each question.
-        images: their paths below the images directory, in order.
+        turns: questions and answers in turn, without image markers; the first is a question, the last an answer.
+        images: paths below the images directory, in order.
         ended: for each answer, whether it is complete; one that was cut at a limit has no end token as a label.
     """
 
@@ -103,9 +101,6 @@ def raw_rows(data: Path) -> Iterator[Any]:
     """Yield the rows of a file, unchecked: a JSON list, or a JSON text a line in a ``.jsonl``.
 
     A line of a ``.jsonl`` that is no JSON is yielded as an :class:`UnusableRowError`.
-
-    Raises:
-        ValueError: the file is no JSON list.
     """
     if data.suffix == ".jsonl":
         with data.open("rb") as lines:
@@ -180,11 +175,7 @@ def _messages(raw: Any) -> list[tuple[str, str]]:
 
 
 def image_paths(raw: Any) -> tuple[str, ...]:
-    """Return the paths of a row's pictures: its ``image`` is one of them, a list, or missing.
-
-    Raises:
-        UnusableRowError: something else.
-    """
+    """Return the paths of a row's pictures: its ``image`` is one of them, a list, or missing."""
     value = raw.get("image") or []
     images = tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(name, str) for name in images):

@@ -146,11 +146,7 @@ def _identity(job: Job, processes: int) -> dict[str, Any]:
 
 
 def _earlier_report(output: Path, identity: dict[str, Any]) -> Report | None:
-    """Return the report that an earlier call of this run wrote; ``None`` if the directory is free.
-
-    Raises:
-        ValueError: it belongs to another run, or holds something else.
-    """
+    """Return the report that an earlier call of this run wrote; another run's directory is refused."""
     if not (output / REPORT).is_file():
         if output.exists() and not (output.is_dir() and all(one.suffix == ".writing" for one in output.iterdir())):
             raise ValueError(f"{output} exists and is no distillation run: choose another --output")
@@ -235,11 +231,7 @@ class _Progress:
 def first_questions(
     pair: Pair, rows: Sequence[Row], images: Path, new_tokens: int, accelerator: Accelerator
 ) -> tuple[list[Prompt], int]:
-    """Return this process' prompts from the first questions of held-out rows, and the number of readable ones in all.
-
-    Raises:
-        ValueError: none can be read.
-    """
+    """Return this process' prompts, the first questions of held-out rows, and the number of readable ones in all."""
     prompts, complaint = [], None
     for row in rows[accelerator.process_index :: accelerator.num_processes]:
         shown = tuple(images / name for name in row.images[: row.images_per_question[0]])
@@ -278,11 +270,7 @@ def validate_draft(
 
 @torch.inference_mode()
 def _measure(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[float, int, int, int, int]:
-    """Decode one prompt, and run the draft on the target's answer.
-
-    Returns:
-        Sums over the answer's tokens: KL, agreed guesses, tokens read; tokens of all steps, and target passes.
-    """
+    """Return of one prompt's answer the summed KL, agreed guesses, tokens read, step tokens and target passes."""
     assert pair.draft is not None
     trace = pair.run(Lane("validation", config, prompt), record=False)
     run = summarise([trace])
@@ -325,12 +313,7 @@ def distil(
 ) -> TrainingLog:
     """Train ``draft``, as :func:`fit` does; parameters that need no gradient are unchanged.
 
-    Args:
-        target: in evaluation mode, on the accelerator's device.
-        batches: batch number to what :func:`batch_losses` reads.
-
-    Raises:
-        FloatingPointError: the loss is not finite; the last checkpoint is kept.
+    The target is in evaluation mode on the accelerator's device, and batches are what :func:`batch_losses` reads.
     """
     target.requires_grad_(False)
     draft.train()
@@ -471,8 +454,6 @@ def _accumulate_gradients(
 
 def _sum_over_processes(value: Tensor, accelerator: Accelerator) -> Tensor:
     """Return the sum over all processes, the same in each."""
-    if accelerator.num_processes == 1:
-        return value
     summed: Tensor = accelerator.reduce(value.to(accelerator.device), reduction="sum")
     return summed
 

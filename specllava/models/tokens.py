@@ -250,16 +250,15 @@ def text_of(content: Content) -> str:
 
 def _find_template(processor: ProcessorMixin, name: str) -> str:
     """Return the template where transformers looks for it: the processor's, or its tokenizer's."""
-    configured: Any = processor.chat_template or processor.tokenizer.chat_template
-    if isinstance(configured, dict) and "default" not in configured:
-        raise ValueError(
-            f"{name} has chat templates called {', '.join(configured)} and no default: name one's file with"
-            " --chat-template"
-        )
-    if not configured:
-        raise ValueError(f"{name} has no chat template: name a file with one with --chat-template")
-    template: str = configured["default"] if isinstance(configured, dict) else configured
-    return template
+    configured: Any = processor.chat_template or processor.tokenizer.chat_template or {}
+    if isinstance(configured, str):
+        return configured
+    if "default" in configured:
+        return str(configured["default"])
+    if configured:
+        called = ", ".join(configured)
+        raise ValueError(f"{name} has chat templates called {called} and no default: name a file with --chat-template")
+    raise ValueError(f"{name} has no chat template: name a file with one with --chat-template")
 
 
 def _forms_read(write: Callable[[Sequence[Message]], str], role: str) -> tuple[type, ...]:

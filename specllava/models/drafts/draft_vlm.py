@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -149,6 +150,20 @@ def saved_beside(draft: PreTrainedModel, processor: ProcessorMixin) -> Processor
     return processor.tokenizer if source == "none" or isinstance(draft, SlotDraft) else processor
 
 
+@contextmanager
+def checkpoint_directory(directory: Path) -> Iterator[Path]:
+    """Give a directory with a temporary name that is renamed at the end, so that one that exists is complete.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk; nothing of it remains.
+    """
+    try:
+        with whole_directory(directory) as beside:
+            yield beside
+    except (SafetensorError, OSError) as error:
+        raise OSError(f"{directory} cannot be written: {error}") from error
+
+
 def save(
     model: PreTrainedModel,
     processor: ProcessorMixin | PreTrainedTokenizerBase | None,
@@ -156,21 +171,11 @@ def save(
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
-    """Write a checkpoint under a temporary name and rename it, so that a directory that exists is complete.
-
-    Args:
-        processor: what is saved with it; see :func:`saved_beside`.
-
-    Raises:
-        OSError: it cannot be written, such as on a full disk; nothing of it remains.
-    """
-    try:
-        with whole_directory(directory) as beside:
-            model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
-            if processor is not None:
-                processor.save_pretrained(beside)
-    except (SafetensorError, OSError) as error:
-        raise OSError(f"{directory} cannot be written: {error}") from error
+    """Write a checkpoint, and the processor or tokenizer that :func:`saved_beside` returns for it."""
+    with checkpoint_directory(directory) as beside:
+        model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
+        if processor is not None:
+            processor.save_pretrained(beside)
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
