@@ -55,11 +55,8 @@ WARM_UPS: Final = 2  # runs of every lane on them before anything is measured
 def prompts_of(pair: Pair, dialogue: BenchDialogue, config: DecodingConfig) -> Iterator[Prompt]:
     """Yield the prompt of every turn. Between two of them is the answer of the target alone, for every lane.
 
-    Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends.
-
-    Raises:
-        ValueError: its first question does not fit the context, or a picture or text that cannot be read; one line that
-            names the dialogue.
+    Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends;
+    one line names a dialogue whose first question does not fit, or that cannot be read.
     """
     chat: list[dict[str, Any]] = []
     for number, text in enumerate(dialogue.turns):
@@ -117,13 +114,9 @@ def _suited_options(rule: str, config: DecodingConfig) -> dict[str, Any]:
 def runners_of(
     pair: Pair, config: DecodingConfig, only: Sequence[str] = (), tree: Tree | None = None
 ) -> dict[str, Runner]:
-    """Return a runner for each lane of a benchmark, the reference first.
+    """Return a runner for each lane of :func:`bench_lanes`, or of ``only`` these and the reference.
 
     Lanes that guess with a draft are left out where the pair has none, unless they are named.
-
-    Args:
-        only: names of lanes to run in addition to the reference; none means all.
-        tree: as in :func:`bench_lanes`.
 
     Raises:
         ValueError: a name that no lane bears, or of a lane that cannot be had here; one line with the way out.

@@ -18,10 +18,9 @@ from specllava.cli.commands import listing
 from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
-from specllava.models import memory
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
-from specllava.models.memory import ENOUGH, estimate, free_bytes
+from specllava.models.memory import ENOUGH, estimate
 from specllava.models.options import DraftReading
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
@@ -207,12 +206,6 @@ def test_a_presets_sizes_are_those_of_models_that_are_built_as_they_are_publishe
         if draft is not None and getattr(draft[1], "format", None) in COPIED:
             files += 2 * draft[1].vocab_size * draft[1].hidden_size
         assert preset.download == pytest.approx(files / GB, abs=0.06), name
-
-
-def test_without_proc_the_free_memory_is_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    monkeypatch.setattr(memory.psutil, "PROCFS_PATH", str(tmp_path))
-    assert 0 < free_bytes(torch.device("cpu"), spread=False) < total
 
 
 def test_the_list_says_what_fits_and_stays_within_a_hundred_columns() -> None:

@@ -51,9 +51,6 @@ def init_draft(source: Source, target: Source, output: Path, text_only: bool = F
     Args:
         text_only: no projector: the draft of a language model reads no picture.
         seed: of the projector's first weights.
-
-    Raises:
-        ValueError: models that are not there or do not fit, or an output that is; in one line.
     """
     check_free(output)
     small, large = Checkpoint.at(source), Checkpoint.at(target)

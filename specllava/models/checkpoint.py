@@ -83,9 +83,6 @@ class Checkpoint:
         """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
 
         An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
-
-        Raises:
-            ValueError: neither.
         """
         directory = Path(source)
         if (directory / ADAPTER).is_file():  # with peft, transformers would load the model that it names instead

@@ -21,11 +21,9 @@ Requirements = dict[str, tuple[object, object]]  # a field: the processor's valu
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Vision states of a picture that is read in tiles.
+    """Vision states ``[tiles, patches, vision_hidden]``: the whole picture's, then those of its tiles row by row.
 
-    Args:
-        states: ``[tiles, patches, vision_hidden]``: the whole picture, then its tiles row by row.
-        size: of the picture, which determines the part of the tiles that is padding.
+    The picture's size determines the part of the tiles that is padding.
     """
 
     states: Tensor
@@ -56,11 +54,10 @@ Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures,
 
 @dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
-    """The processor's output for one prompt with at least one picture.
+    """A model's configuration, and its processor's output for one prompt with at least one picture.
 
     Args:
-        config: of the model.
-        processor: of the model; ``None`` where only its output is at hand.
+        processor: ``None`` where only its output is at hand.
         inputs: as the processor gives them, ``input_ids`` among them.
         sizes: of the pictures as given, in their order.
     """
@@ -88,11 +85,7 @@ class Family(ABC):
         return checkpoint.processor(self.processor)
 
     def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse a target whose answers would not be its own.
-
-        Raises:
-            ValueError: a setting that is not followed here.
-        """
+        """Refuse a target with a setting that is not followed here."""
 
     @abstractmethod
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
@@ -202,11 +195,7 @@ def square(config: PretrainedConfig, processor: Any) -> Requirements:
 
 
 def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Split the tiles ``[tiles, …]`` of all pictures into those of each.
-
-    Raises:
-        ValueError: they are not as many as the prompt has room for.
-    """
+    """Split the tiles ``[tiles, …]`` of all pictures into those of each, if the prompt has room for as many."""
     if len(tiles) != sum(counts):
         raise ValueError(
             f"the processor made {len(tiles)} tiles of {len(counts)} pictures, the prompt has room for {sum(counts)}:"

@@ -146,10 +146,9 @@ def load_target(
     options: LoadOptions,
     notify: Callable[[str], None],
 ) -> LoadedTarget:
-    """Load a target after checking that it and its draft fit the memory.
+    """Load a target after checking that it fits the memory, together with the draft.
 
     Args:
-        draft: only counted in the memory estimate.
         notify: receives a line on the memory that the pair needs, before anything is loaded.
 
     Raises:
@@ -219,9 +218,6 @@ def load_draft(
     Args:
         reading: of a draft that reads the target's states.
         notify: receives a line about weights that must be unpickled.
-
-    Raises:
-        ValueError: no model there, or one that does not fit the target.
     """
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
@@ -263,11 +259,7 @@ def load_draft(
 
 
 def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model."""
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft

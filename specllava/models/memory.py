@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -184,10 +183,7 @@ def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> P
 
 def free_bytes(device: torch.device, spread: bool) -> int:
     """Return the bytes free on a device; with ``spread`` those of all GPUs and of the machine together."""
-    try:
-        here = int(psutil.virtual_memory().available)
-    except OSError:  # Linux without /proc: what the kernel could still reclaim is not counted
-        here = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    here = int(psutil.virtual_memory().available)
     if spread:
         return here + sum(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -26,8 +26,7 @@ class DraftReading:
 
     def over(self, known: DraftReading) -> DraftReading:
         """Return this reading, completed by ``known`` where it is silent."""
-        pairs = zip(astuple(self), astuple(known), strict=True)
-        return DraftReading(*(other if own is None else own for own, other in pairs))
+        return replace(known, **{name: one for name, one in asdict(self).items() if one is not None})
 
     @property
     def suffix(self) -> str:

@@ -203,12 +203,9 @@ ADVICE: Final = "give a template that does with --chat-template"
 def apply_template(
     processor: ProcessorMixin, chat: Sequence[Message], name: str, add_generation_prompt: bool = True
 ) -> str:
-    """Write a chat by the template of the model called ``name``.
+    """Write a chat by the template of the model called ``name``, which must show all messages and pictures.
 
     A content stays a text or a list of parts where the template reads it so, and takes the other form where not.
-
-    Raises:
-        ValueError: the template fails, or leaves out a message or its pictures; there is none.
     """
     template = _find_template(processor, name)
 

@@ -147,11 +147,7 @@ def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:
 def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> dict[str, Any]:
     """Return the rotary settings of any ``config.json`` by the names of ``FeatureDraftConfig``.
 
-    Args:
-        in_rows: the draft reads its target's three rows of positions, if the settings have sections for them.
-
-    Raises:
-        ValueError: settings that are no JSON object, or sections that are not three numbers.
+    With ``in_rows`` the draft reads its target's three rows of positions, if the settings have sections for them.
     """
     given: dict[str, Any] = {"rope_theta": settings.get("rope_theta")}
     for key in ROPE_KEYS:
@@ -283,9 +279,7 @@ class FeatureDraft(PreTrainedModel):
     def inputs(self, embeds: Tensor, states: Tensor, guessed: bool = False, image: Tensor | None = None) -> Tensor:
         """Fuse token embeddings ``[…, hidden]`` with states to what the layers read, ``[…, width]``.
 
-        Args:
-            states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
-            guessed: they are the draft's own.
+        States are the target's, ``[…, layers * hidden]``, or ``guessed``: the draft's own, ``[…, hidden]``.
         """
         states = states.to(self.dtype)
         if self.config.format == "eagle3":
@@ -442,9 +436,6 @@ def fresh_feature_draft(
         guessable: ids that the head of an EAGLE-3 draft scores; all without.
         heads: of its attention, keys and values included, each as wide as the target's; 0 for as many as the target.
         intermediate_size: of its MLP; 0 for the target's.
-
-    Raises:
-        ValueError: more heads than the target's.
     """
     text = target.config.get_text_config()
     rotations = text.rope_parameters
