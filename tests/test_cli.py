@@ -425,7 +425,7 @@ def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
 
     def request(self, lane, **options):
         requests.append(lane.name)
-        if len(requests) == 10:  # behind two prompts of the warm-up in the third prompt, in the second of two lanes
+        if len(requests) == 14:  # behind eight of the warm-up, in the third prompt, in the second of two lanes
             raise KeyboardInterrupt
         return real(self, lane, **options)
 

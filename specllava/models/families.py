@@ -1,7 +1,4 @@
-"""Families of targets: LLaVA-1.5 and NeXT, what transformers encodes, Qwen-VL, language models; and their list.
-
-``docs/models.md`` adds one.
-"""
+"""Families of targets and their list: from LLaVA-1.5 to language models; ``docs/models.md`` adds one."""
 
 from __future__ import annotations
 
@@ -132,8 +129,12 @@ class LlavaNext(SharedTower):
         self, model: PreTrainedModel, tiles: Sequence[Tensor], features: Sequence[Tiles], newline: Tensor
     ) -> list[Tensor]:
         """Arrange ``tiles`` ``[tiles, patches, hidden]`` as ``[slots, hidden]`` for each picture."""
-        strategy, sizes = model.config.vision_feature_select_strategy, [one.size for one in features]
-        packed: list[Tensor] = model.pack_image_features(tiles, sizes, strategy, newline)[0]
+        packed: list[Tensor] = model.pack_image_features(
+            tiles,
+            [one.size for one in features],
+            vision_feature_select_strategy=model.config.vision_feature_select_strategy,
+            image_newline=newline,
+        )[0]
         return packed
 
 
