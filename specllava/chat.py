@@ -10,7 +10,7 @@ from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.engine.pool import KVCaches
-from specllava.models.families.interface import ImageFeatures
+from specllava.models.family import ImageFeatures
 from specllava.models.images import Pictures, open_media
 from specllava.models.tokens import Message, escape_special_tokens, special_tokens
 from specllava.pair import Pair

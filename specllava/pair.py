@@ -21,8 +21,8 @@ from specllava.engine.decoders import Batch, LanguageModel
 from specllava.engine.pool import EnginePools, KVCaches
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.draft_vlm import VisionSource, vision_source
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures
+from specllava.models.families import family_of
+from specllava.models.family import Family, ImageFeatures
 from specllava.models.images import Pictures, open_media
 from specllava.models.language_model import checked_context, input_device, now
 from specllava.models.loading import load_draft, load_target

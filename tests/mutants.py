@@ -63,9 +63,9 @@ MUTANTS = (
            "test_decoding.py::test_every_guess_has_the_probability_of_its_own_branch_read_alone"),
     # checkpoints
     Mutant("CH1", "specllava/models/drafts/eagle_checkpoint.py",
-           "first = differ[0]",
-           "first = differ[-1]",
-           "test_formats.py::test_a_map_that_names_other_tokens_than_the_mask_is_refused_by_the_first"),
+           "mask.flatten().nonzero()[:, 0]",
+           "mask.flatten().nonzero()[1:, 0]",
+           "test_formats.py::test_a_map_that_names_other_tokens_than_the_mask_is_refused"),
     Mutant("CH2", "specllava/models/tokens.py",
            "return int(states.shape[1] - ",
            "return int(1 + 0 * states.shape[1] - 0 * ",

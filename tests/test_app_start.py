@@ -19,7 +19,7 @@ from support.served_page import answer_of, free_port
 from support.visual_traces import SETTING
 
 import app
-from specllava.cli.page_options import PageOptions
+from specllava.cli.options import PageOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = ("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT", "PORT", "GRADIO_ROOT_PATH", "SPACE_ID")

@@ -15,14 +15,13 @@ from benchmarks.transformers_lanes import (
     runners_with_transformers,
     transformers_lane,
 )
-from specllava.bench.dialogues import BenchDialogue, prompts_of
-from specllava.bench.measure import REFERENCE, Plan, measure, runners_of
-from specllava.bench.report import fastest_alone, results_of
+from specllava.bench import REFERENCE, WARM_UPS, Plan, measure, prompts_of, results_of, runners_of
 from specllava.config import DecodingConfig
+from specllava.distill.rows import BenchDialogue
 from specllava.engine.engine import Engine
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)
-QUICK = Plan("tiny", rounds=1, within=None)
+QUICK = Plan("tiny", rounds=1, warm_ups=0)
 ASSISTED = ("transformers-assisted", "transformers-assisted-sighted")
 
 
@@ -45,9 +44,9 @@ def test_every_lane_says_what_the_target_alone_says(kind, seed):
         for name, run in runners.items():
             found = run(prompt)
             assert found.token_ids == expected, name
-            assert found.first_tokens + sum(step.emitted for step in found.steps) == len(expected), name
-            assert all(0 <= step.accepted <= step.emitted <= step.target_width for step in found.steps), name
-            assert found.wall_seconds >= found.decode_seconds, name
+            assert found.totals.tokens == len(expected), name
+            assert 0 <= found.totals.accepted <= min(found.totals.step_tokens, found.totals.drafted), name
+            assert found.totals.wall_seconds >= found.totals.decode_seconds, name
 
 
 def test_a_sighted_assistant_sees_and_one_as_it_comes_does_not():
@@ -57,11 +56,9 @@ def test_a_sighted_assistant_sees_and_one_as_it_comes_does_not():
     runs = {name: runners_with_transformers(pair, config, ASSISTED)[name](models.prompt(0)) for name in ASSISTED}
     blind, sighted = (runs[name] for name in ASSISTED)
     assert blind.token_ids == sighted.token_ids == models.reference(0)
-    guessed = [sum(step.target_width - 1 for step in run.steps) for run in (blind, sighted)]
-    taken = [sum(step.accepted for step in run.steps) for run in (blind, sighted)]
-    assert taken[1] == guessed[1]  # none was refused
-    assert len(sighted.steps) < len(blind.steps)
-    assert taken[0] < guessed[0]
+    assert sighted.totals.accepted == sighted.totals.drafted  # none was refused
+    assert sighted.totals.target_passes < blind.totals.target_passes
+    assert blind.totals.accepted < blind.totals.drafted
 
 
 def test_what_a_sighted_assistant_reads_is_what_the_draft_reads():
@@ -151,23 +148,18 @@ def test_lanes_take_turns_in_an_order_drawn_by_the_seed():
     assert orders[0] != orders[1]
 
 
-def test_warm_up_goes_on_until_two_rounds_agree_and_no_longer():
+def test_every_lane_is_warmed_up_on_the_first_prompts_and_that_is_not_counted():
     pair = models.pair(None)
     target_only = runners_of(pair, SHORT, ("prompt-lookup",))[REFERENCE]
-    times = iter([8.0, 8.0, 4.0, 4.0, 4.1, 4.0, *[1.0] * 4])
+    times = iter([8.0] * 2 * WARM_UPS + [1.0, 2.0, 3.0])
 
     def timed(prompt):
-        return replace(target_only(prompt), wall_seconds=next(times))
+        run = target_only(prompt)
+        return replace(run, totals=replace(run.totals, wall_seconds=next(times)))
 
-    plan = replace(QUICK, within=0.05)
-    found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
-    assert found.warm_up.rounds == 3 and found.warm_up.agreed
-    assert found.warm_up.change == pytest.approx(0.0125)
-    assert [run.wall_seconds for run in found.runs[REFERENCE]] == [1.0, 1.0]
-    times = iter(float(2**n) for n in range(40))
-    found = measure(pair, [single(3), single(0)], {REFERENCE: timed}, SHORT, plan)
-    assert found.warm_up.rounds == 5 and not found.warm_up.agreed and found.warm_up.change > 1
-    assert fastest_alone(found) == REFERENCE
+    plan = replace(QUICK, warm_ups=WARM_UPS)
+    found = measure(pair, [single(3), single(0), single(3)], {REFERENCE: timed}, SHORT, plan)
+    assert [run.totals.wall_seconds for run in found.runs[REFERENCE]] == [1.0, 2.0, 3.0]
 
 
 def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
@@ -177,13 +169,13 @@ def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
     def taking(seconds):
         def timed(prompt):
             found = run(prompt)
-            return replace(found, steps=tuple(replace(step, verify=seconds) for step in found.steps))
+            return replace(found, totals=replace(found.totals, decode_seconds=found.totals.target_passes * seconds))
 
         return timed
 
     lanes = {REFERENCE: taking(0.3), TRANSFORMERS: taking(0.2), "transformers-assisted": taking(0.1)}
     found = measure(pair, [single(3)], lanes, SHORT, plan)
-    assert fastest_alone(found) == TRANSFORMERS
+    assert found.reference == TRANSFORMERS
     speeds = {name: lane.speedup.value for name, lane in results_of(found).items()}
     assert speeds == pytest.approx({REFERENCE: 2 / 3, TRANSFORMERS: 1.0, "transformers-assisted": 2.0}, rel=0.01)
 

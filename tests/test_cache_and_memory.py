@@ -33,7 +33,7 @@ from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
 from specllava.metrics import summarise
-from specllava.models.families.llava import Llava
+from specllava.models.families import Llava
 from specllava.models.memory import estimate
 from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair

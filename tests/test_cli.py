@@ -16,8 +16,7 @@ from support import models
 from recipes.toy.__main__ import Render
 from recipes.toy.__main__ import main as toy
 from recipes.toy.scene import HELD_OUT
-from specllava.bench import measure
-from specllava.cli import bench, options
+from specllava.cli import commands, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.config import RULES, DecodingConfig
@@ -61,7 +60,7 @@ def picture(tmp_path_factory):
 def test_trees_are_as_large_as_the_device_affords_unless_typed_or_published(preset, typed, measured, nodes):
     pair = options.PairOptions(preset)
     assert options.with_defaults(DecodingConfig(), pair, frozenset(typed), measured).nodes == nodes
-    timed = bench.Bench(pair=pair, typed=frozenset(typed)).config(replace(models.pair("mixed"), nodes=measured))
+    timed = commands.Bench(pair=pair, typed=frozenset(typed)).config(replace(models.pair("mixed"), nodes=measured))
     assert timed.nodes == (measured if measured and "nodes" not in typed else 20)
 
 
@@ -136,7 +135,6 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
 def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
     """A table that no terminal of 80 columns can hold would cut its numbers off."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)  # how many there are is tested with the lanes
     out = tmp_path / "bench.json"
     command = ["bench", "--prompts", "3", "--rounds", "1", "--max-new-tokens", "6", "--json", str(out)]
     assert main(command) == 0
@@ -244,7 +242,7 @@ def test_commands_that_load_say_so_before_they_import_torch(picture):
         """
 import sys
 from recipes.toy.__main__ import main as toy
-from specllava.cli import bench, options
+from specllava.cli import commands, options
 from specllava.cli import main as cli
 from specllava.cli import options
 def notify(line):
@@ -280,11 +278,10 @@ from specllava.cli.main import main
 codes = [(toy if words.startswith("render") else main)(words.split()) for words in sys.argv[1:]]
 print(codes, sorted({"torch", "transformers", "gradio", "pandas"} & sys.modules.keys()))
 """,
-        "presets --markdown",
         f"render --output {tmp_path / 'scene.png'} --size 32",
         f"trace export {race} --html {tmp_path / 'race.html'}",
     ).splitlines()
-    assert found[-1] == "[0, 0, 0] []"
+    assert found[-1] == "[0, 0] []"
 
 
 def test_presets_are_listed(capsys):
@@ -348,8 +345,7 @@ NOTICED = {  # commands, and how often they report a draft that is never right
 @pytest.mark.parametrize("kind", ["bad", "perfect"])
 @pytest.mark.parametrize("command", NOTICED)
 def test_a_draft_that_is_never_right_is_reported_beside_the_answer(command, kind, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)
-    for module in (options, bench):
+    for module in (options, commands):
         monkeypatch.setattr(module, "load_pair", lambda chosen: models.pair(kind))
     assert main([*command.split(), "--max-new-tokens", "60"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "the target hardly accepts what bad" in line]
@@ -429,12 +425,11 @@ def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
 
     def request(self, lane, **options):
         requests.append(lane.name)
-        if len(requests) == 10:  # behind two prompts of the warm-up in the third prompt, in the second of two lanes
+        if len(requests) == 14:  # behind eight of the warm-up, in the third prompt, in the second of two lanes
             raise KeyboardInterrupt
         return real(self, lane, **options)
 
     monkeypatch.setattr(Pair, "request", request)
-    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)
     command = ["bench", "--prompts", "3", "--max-new-tokens", "4", "--lanes", "chain", "--json", str(out)]
     assert main(command) == 0
     assert "2 prompts" in capsys.readouterr().out

@@ -42,13 +42,19 @@ from recipes.toy.vision import SceneBatches
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import data, losses, train
-from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig, Objective
+from specllava.distill.config import (
+    DistillConfig,
+    FeatureObjective,
+    LoopConfig,
+    Objective,
+    Report,
+    ValidationResult,
+)
 from specllava.distill.data import CUT, GROUP, LEFT_OUT, TOO_LONG, UNREADABLE, RowBatches, RowEncoder
 from specllava.distill.losses import IGNORE, TargetTexts, batch_losses, chunked_loss, feature_losses, target_texts
 from specllava.distill.new_draft import init_draft
-from specllava.distill.report import Report, ValidationResult
 from specllava.distill.rows import Row, UnusableRowError, count_reasons, load_rows, parse_row
-from specllava.distill.validate import cast_weights, validate_draft
+from specllava.distill.train import cast_weights, validate_draft
 from specllava.metrics import summarise
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.compressor import add_compressor
@@ -868,7 +874,7 @@ def test_the_best_draft_by_tau_is_kept(root, tmp_path, monkeypatch):
         ({"draft": Path("nowhere")}, "no model at nowhere: "),
         ({"data": Path("nowhere")}, "no data file at nowhere: "),
         ({"images": Path("nowhere")}, "no images directory at nowhere: "),
-        ({"draft": None}, "--draft is missing: name a directory (draft init makes one)"),
+        ({"draft": None}, "--draft is missing: name one (draft init makes it)"),
         ({"drafter": "eagle"}, "learns with --drafter vlm, not with --drafter eagle"),
         ({"drafter": "eagle", "draft": None, "draft_heads": 99}, "99 heads for a draft of a target with"),
         ({"compressor": "gate"}, "a gate reads the target's states"),

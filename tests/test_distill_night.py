@@ -14,7 +14,7 @@ from support import models
 from support.distilling import arguments, same, weights, write_data, write_pair
 
 from specllava.cli.main import main
-from specllava.distill.report import Report
+from specllava.distill.config import Report
 from specllava.models.drafts.draft_vlm import save
 
 pytestmark = pytest.mark.night

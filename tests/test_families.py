@@ -47,7 +47,7 @@ from specllava.engine.engine import AttentionMasks, Engine, visible_in_prefill
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
-from specllava.models.families.family import family_of
+from specllava.models.families import family_of
 from specllava.models.language_model import FULL, SLIDING, check_decoder, layer_types
 from specllava.models.memory import size_of
 from specllava.models.options import DTypeName

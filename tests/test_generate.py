@@ -48,7 +48,7 @@ from specllava.cli.main import main
 from specllava.config import RULES, DecodingConfig
 from specllava.custom_generate import PAIRS, SEARCHES
 from specllava.metrics import compare
-from specllava.models.families.family import MEDIA
+from specllava.models.families import MEDIA
 from specllava.pair import Pair
 from specllava.spec_decode.logits_processing import (
     APPLIED,

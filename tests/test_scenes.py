@@ -10,7 +10,7 @@ from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import sample_scene
 from recipes.toy.scene_questions import START
 from recipes.toy.shipped_scenes import CATEGORIES
-from specllava.bench.dialogues import data_dialogues
+from specllava.distill.rows import data_dialogues
 from specllava.files import SCENES, scene_images
 
 

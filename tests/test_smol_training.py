@@ -22,7 +22,7 @@ from recipes.smol.train import SmolRecipe, export_sight, stages, train_target, u
 from recipes.toy.packing import packed_mask
 from recipes.toy.scene import sample_scene
 from specllava.distill.config import LoopConfig, Objective
-from specllava.models.families.interface import tower_features
+from specllava.models.family import tower_features
 from specllava.pair import Pair
 from specllava.prompt import merge_features
 

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 from support.eagle2 import Path, Scores, best, random_scores, verified_paths
 from support.models import trees
 
-from specllava.bench.measure import bench_lanes
+from specllava.bench import bench_lanes
 from specllava.config import (
     CHAIN_OPTIONS,
     RULE_CHOICES,

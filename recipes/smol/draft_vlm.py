@@ -23,7 +23,7 @@ from specllava.distill.losses import Batch, Losses
 from specllava.distill.new_draft import init_draft, training_draft
 from specllava.distill.train import fit
 from specllava.models.drafts.draft_vlm import save, saved_beside
-from specllava.models.families.interface import tower_features
+from specllava.models.family import tower_features
 
 HEAD_SIZE: Final = 64  # as of its target
 BATCH: Final = 16  # pictures

@@ -21,7 +21,7 @@ from specllava.distill.losses import (
     chunked_loss,
 )
 from specllava.models.drafts.draft_vlm import DraftLlava
-from specllava.models.families.interface import tower_features
+from specllava.models.family import tower_features
 
 
 def naming_losses(sight: Sight, batch: Batch, model: LlavaForConditionalGeneration) -> Losses:

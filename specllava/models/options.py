@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -26,19 +26,7 @@ class DraftReading:
 
     def over(self, known: DraftReading) -> DraftReading:
         """Return this reading, completed by ``known`` where it is silent."""
-        pairs = zip(astuple(self), astuple(known), strict=True)
-        return DraftReading(*(other if own is None else own for own, other in pairs))
-
-    @property
-    def options(self) -> str:
-        """The options of the command line that ask for it."""
-        layers = self.draft_state_layers
-        given = {
-            "--draft-format": self.draft_format,
-            "--draft-state-layers": None if layers is None else " ".join(map(str, layers)),
-            "--draft-rope-theta": None if self.draft_rope_theta is None else f"{self.draft_rope_theta:g}",
-        }
-        return " ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+        return replace(known, **{name: one for name, one in asdict(self).items() if one is not None})
 
     @property
     def suffix(self) -> str:
@@ -66,9 +54,6 @@ class LoadOptions(DraftReading):
         chat_template: file of a template in place of the checkpoint's own.
         context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
             where there is no memory for all of them.
-
-    Raises:
-        ValueError: an unknown dtype.
     """
 
     device: str = "auto"
@@ -105,9 +90,6 @@ class CompressorConfig:
         queries: entries that the resampler makes of a picture.
         branches: operators between which the gate chooses.
         temperature: of the gate's Gumbel-Softmax in training.
-
-    Raises:
-        ValueError: a kind that is not known, or a number outside its bounds; one line.
     """
 
     kind: CompressorKind = "gate"
@@ -134,11 +116,7 @@ class CompressorConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> CompressorConfig:
-        """Read the options as a model's configuration has them.
-
-        Raises:
-            ValueError: an option that is not known, and as above.
-        """
+        """Read the options as a model's configuration has them."""
         named = {name: value for name, value in settings.items() if name not in RETIRED}
         if unknown := sorted({*named} - {one.name for one in fields(cls)}):
             raise ValueError(f"the compressor has no option {unknown[0]}")

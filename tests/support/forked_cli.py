@@ -76,7 +76,7 @@ def _call(arguments: list[str]) -> list[object]:
 def _serve() -> None:
     import torch
 
-    import specllava.bench.dialogues
+    import specllava.bench
     import specllava.cli.main
     import specllava.pair  # noqa: F401 - what the calls need, imported once
 
