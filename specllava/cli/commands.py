@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 class Generate(AnswerOptions):
     """Answer a question speculatively, about pictures or none."""
 
+    prompt: str
+    """The question."""
+
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
@@ -64,6 +67,9 @@ class Generate(AnswerOptions):
 @dataclass(frozen=True, kw_only=True)
 class Compare(AnswerOptions):
     """Answer with and without speculation, and say whether the answers are the same."""
+
+    prompt: str
+    """The question."""
 
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="prompt-lookup")

@@ -99,9 +99,6 @@ class PairOptions:
 class AnswerOptions:
     """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
 
-    prompt: str
-    """The question."""
-
     image: tuple[Path, ...] = ()
     """Picture files, in the order in which they are shown; without any the question is about none."""
 
@@ -119,7 +116,11 @@ class AnswerOptions:
     typed: Typed = frozenset()
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
-        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them."""
+        """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
+
+        Raises:
+            ValueError: files that cannot be written, an unreadable picture, or as :func:`load_pair`.
+        """
         check_outputs(json=self.json, trace=self.trace)
         from specllava.models.images import read_size
 
@@ -146,7 +147,11 @@ def with_defaults(
 
 
 def load_pair(chosen: PairOptions) -> Pair:
-    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first."""
+    """Load the pair that the options name; for one that does not ship, print the memory needed to stderr first.
+
+    Raises:
+        ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
+    """
     reading = DraftReading(chosen.draft_format, chosen.draft_state_layers, chosen.draft_rope_theta)
     target: Source | None
     draft: Source | None

@@ -137,7 +137,11 @@ class RowEncoder:
         return family_of(self.config).pictures(read), written
 
     def render(self, row: Row, pictures: Sequence[str] = ()) -> tuple[str, list[tuple[int, int]]]:
-        """Return the chat's text with its pictures, and the position of each answer in it."""
+        """Return the chat's text with its pictures, and the position of each answer in it.
+
+        Raises:
+            ValueError: the chat template does not write a chat as the beginning of its continuation.
+        """
         chat = messages(row)
         text = self._write(chat, pictures)
         answers = []

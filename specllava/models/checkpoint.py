@@ -184,6 +184,12 @@ class Checkpoint:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
 
         A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
+
+        Args:
+            notify: receives a line about a pickled file.
+
+        Raises:
+            ValueError: a file that cannot be read, or holds anything but tensors.
         """
         if not self._pickled():
             return self._read(

@@ -168,7 +168,11 @@ def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize
 
 
 def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
-    """Build a model without storage for its weights."""
+    """Build a model without storage for its weights.
+
+    Raises:
+        ValueError: no model can be built of the configuration.
+    """
     try:
         with torch.device("meta"):
             return build(config)

@@ -54,6 +54,9 @@ class LoadOptions(DraftReading):
         chat_template: file of a template in place of the checkpoint's own.
         context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
             where there is no memory for all of them.
+
+    Raises:
+        ValueError: an unknown dtype.
     """
 
     device: str = "auto"
@@ -90,6 +93,9 @@ class CompressorConfig:
         queries: entries that the resampler makes of a picture.
         branches: operators between which the gate chooses.
         temperature: of the gate's Gumbel-Softmax in training.
+
+    Raises:
+        ValueError: a kind that is not known, or a number outside its bounds; one line.
     """
 
     kind: CompressorKind = "gate"
@@ -116,7 +122,11 @@ class CompressorConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> CompressorConfig:
-        """Read the options as a model's configuration has them."""
+        """Read the options as a model's configuration has them.
+
+        Raises:
+            ValueError: an option that is not known, and as above.
+        """
         named = {name: value for name, value in settings.items() if name not in RETIRED}
         if unknown := sorted({*named} - {one.name for one in fields(cls)}):
             raise ValueError(f"the compressor has no option {unknown[0]}")

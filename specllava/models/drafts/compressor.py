@@ -179,7 +179,14 @@ def build_operator(name: OperatorName, config: CompressorConfig, width: int, hea
 
 
 class Compressor(nn.Module):
-    """One operator, or several and a gate that chooses one of them for a prompt by states of ``state_width``."""
+    """One operator, or several and a gate that chooses one of them for a prompt.
+
+    Args:
+        state_width: of the target's state that the gate reads; ``None`` for a draft that reads none.
+
+    Raises:
+        ValueError: a gate without states to read.
+    """
 
     def __init__(self, config: CompressorConfig, width: int, heads: int, state_width: int | None) -> None:
         super().__init__()

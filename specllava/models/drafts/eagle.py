@@ -50,6 +50,9 @@ class FeatureDraftConfig(LlamaConfig):
         norm_before_residual, norm_output: variants of EAGLE-3 in the speculators layout: the normed state is the
             residual; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
+
+    Raises:
+        ValueError: a compressor that is not known, or one of another format than ``eagle``.
     """
 
     model_type = "feature_draft"
