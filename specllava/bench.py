@@ -57,6 +57,10 @@ def prompts_of(pair: Pair, dialogue: BenchDialogue, config: DecodingConfig) -> I
 
     Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends;
     one line names a dialogue whose first question does not fit, or that cannot be read.
+
+    Raises:
+        ValueError: its first question does not fit the context, or a picture or text that cannot be read; one line that
+            names the dialogue.
     """
     chat: list[dict[str, Any]] = []
     for number, text in enumerate(dialogue.turns):

@@ -212,7 +212,11 @@ def hide_progress_bars() -> None:
 
 
 def check_outputs(**files: Path | None) -> None:
-    """Refuse files, by the name of their option, that could not be written, before anything is computed for them."""
+    """Refuse files, by the name of their option, that could not be written, before anything is computed for them.
+
+    Raises:
+        ValueError: the first of them, and why.
+    """
     for name, path in files.items():
         if path is None:
             continue

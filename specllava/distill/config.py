@@ -268,7 +268,11 @@ class Report:
 
     @classmethod
     def read(cls, file: Path) -> Report:
-        """Read a report from its file; another file is a ``ValueError``."""
+        """Read a report from its file.
+
+        Raises:
+            ValueError: not a report of this schema.
+        """
         try:
             return _ADAPTER.validate_json(file.read_bytes())
         except ValidationError as error:

@@ -75,7 +75,11 @@ class RowEncoder:
 
     @classmethod
     def of(cls, pair: Pair, images: Path, length: int) -> RowEncoder:
-        """Return the encoder for a pair's target. Answers end as decoding does, if possible with its eos."""
+        """Return the encoder for a pair's target. Answers end as decoding does, if possible with its eos.
+
+        Raises:
+            ValueError: a tokenizer without offsets, or nothing ends an answer.
+        """
         tokenizer = pair.processor.tokenizer
         if not tokenizer.is_fast:
             raise ValueError("the target's tokenizer is a slow one, without the offsets of its tokens in the text")
@@ -170,7 +174,11 @@ def messages(row: Row) -> list[dict[str, Any]]:
 
 
 def split(rows: Sequence[Row], held_out: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """Return the training rows and the held-out rows, in a random order set by the seed."""
+    """Return the training rows and the held-out rows, in a random order set by the seed.
+
+    Raises:
+        ValueError: too few rows.
+    """
     if len(rows) < held_out + 1:
         raise ValueError(
             f"{len(rows)} usable rows are too few for {held_out} held out and 1 to learn from:"
@@ -313,6 +321,9 @@ def answer_row(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Ro
     """Return a row with the target's greedy answers, each decoded after its own earlier ones.
 
     An answer that was cut at the limit ends the row and has no end token as a label.
+
+    Raises:
+        UnusableRowError: it has no answer; the message is the reason.
     """
     chat, ended, names = Chat(pair), list[bool](), iter(row.images)
     for question, count in zip(row.turns[::2], row.images_per_question, strict=True):

@@ -51,6 +51,9 @@ def init_draft(source: Source, target: Source, output: Path, text_only: bool = F
     Args:
         text_only: no projector: the draft of a language model reads no picture.
         seed: of the projector's first weights.
+
+    Raises:
+        ValueError: models that are not there or do not fit, or an output that is; in one line.
     """
     check_free(output)
     small, large = Checkpoint.at(source), Checkpoint.at(target)
@@ -169,7 +172,12 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def check_teachable(pair: Pair, config: DistillConfig) -> None:
-    """Refuse drafts that the loss does not support, and options that a draft cannot have."""
+    """Refuse drafts that the loss does not support, and options that a draft cannot have.
+
+    Raises:
+        ValueError: a draft of another kind than the drafter; one with a tower of its own, or rotations by rows of
+            positions; options of a projector or a compressor that it cannot have.
+    """
     name, vision = pair.draft_name, pair.draft_vision
     draft: Any = pair.draft
     states = isinstance(draft, FeatureDraft)

@@ -101,6 +101,9 @@ def raw_rows(data: Path) -> Iterator[Any]:
     """Yield the rows of a file, unchecked: a JSON list, or a JSON text a line in a ``.jsonl``.
 
     A line of a ``.jsonl`` that is no JSON is yielded as an :class:`UnusableRowError`.
+
+    Raises:
+        ValueError: the file is no JSON list.
     """
     if data.suffix == ".jsonl":
         with data.open("rb") as lines:
@@ -175,7 +178,11 @@ def _messages(raw: Any) -> list[tuple[str, str]]:
 
 
 def image_paths(raw: Any) -> tuple[str, ...]:
-    """Return the paths of a row's pictures: its ``image`` is one of them, a list, or missing."""
+    """Return the paths of a row's pictures: its ``image`` is one of them, a list, or missing.
+
+    Raises:
+        UnusableRowError: something else.
+    """
     value = raw.get("image") or []
     images = tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(name, str) for name in images):

@@ -231,7 +231,11 @@ class _Progress:
 def first_questions(
     pair: Pair, rows: Sequence[Row], images: Path, new_tokens: int, accelerator: Accelerator
 ) -> tuple[list[Prompt], int]:
-    """Return this process' prompts, the first questions of held-out rows, and the number of readable ones in all."""
+    """Return this process' prompts, the first questions of held-out rows, and the number of readable ones in all.
+
+    Raises:
+        ValueError: none can be read.
+    """
     prompts, complaint = [], None
     for row in rows[accelerator.process_index :: accelerator.num_processes]:
         shown = tuple(images / name for name in row.images[: row.images_per_question[0]])
@@ -314,6 +318,9 @@ def distil(
     """Train ``draft``, as :func:`fit` does; parameters that need no gradient are unchanged.
 
     The target is in evaluation mode on the accelerator's device, and batches are what :func:`batch_losses` reads.
+
+    Raises:
+        FloatingPointError: the loss is not finite; the last checkpoint is kept.
     """
     target.requires_grad_(False)
     draft.train()

@@ -83,6 +83,9 @@ class Checkpoint:
         """Return the checkpoint of a user's name for it: a directory if there is one, else an id of the hub.
 
         An id may name a revision, as in ``lmsys/vicuna-7b-v1.3@refs/pr/4``.
+
+        Raises:
+            ValueError: neither.
         """
         directory = Path(source)
         if (directory / ADAPTER).is_file():  # with peft, transformers would load the model that it names instead
@@ -103,7 +106,11 @@ class Checkpoint:
         return Path(self.name_or_path).name
 
     def settings(self) -> dict[str, Any]:
-        """Read config.json as it is written, of a model that transformers need not know."""
+        """Read config.json as it is written, of a model that transformers need not know.
+
+        Raises:
+            ValueError: as :meth:`config`.
+        """
         return self._read(lambda: self._object("config.json"))
 
     def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
@@ -175,7 +182,11 @@ class Checkpoint:
         return model
 
     def names(self) -> list[str] | None:
-        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors."""
+        """List the names of all tensors; ``None`` where there is a pickled file and no safetensors.
+
+        Raises:
+            ValueError: neither, or files that cannot be read.
+        """
         if self._pickled():
             return None
         return self._read(lambda: [name for file in self._files() for name in self._names(file)])

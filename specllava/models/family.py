@@ -85,7 +85,11 @@ class Family(ABC):
         return checkpoint.processor(self.processor)
 
     def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse a target with a setting that is not followed here."""
+        """Refuse a target with a setting that is not followed here.
+
+        Raises:
+            ValueError: a setting that is not followed here.
+        """
 
     @abstractmethod
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
@@ -195,7 +199,11 @@ def square(config: PretrainedConfig, processor: Any) -> Requirements:
 
 
 def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Split the tiles ``[tiles, …]`` of all pictures into those of each, if the prompt has room for as many."""
+    """Split the tiles ``[tiles, …]`` of all pictures into those of each, if the prompt has room for as many.
+
+    Raises:
+        ValueError: they are not as many as the prompt has room for.
+    """
     if len(tiles) != sum(counts):
         raise ValueError(
             f"the processor made {len(tiles)} tiles of {len(counts)} pictures, the prompt has room for {sum(counts)}:"

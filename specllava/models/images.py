@@ -49,7 +49,11 @@ def open_image(source: ImageSource, longest: int | None = None, most: int = MAX_
 
 
 def open_media(given: Pictures) -> tuple[Image.Image, ...]:
-    """Open pictures, in their order; see :func:`open_image`."""
+    """Open pictures, in their order; see :func:`open_image`.
+
+    Raises:
+        ValueError: a picture that cannot be read.
+    """
     several = given if isinstance(given, list | tuple) else [given]
     return tuple(open_image(one) for one in several if one is not None)
 
@@ -69,6 +73,9 @@ def is_animated(source: ImageFile) -> bool:
     """Return whether a picture has several frames, of which :func:`open_image` reads the first.
 
     A phone's JPEG may hold other pictures behind its own (MPO): those are no frames.
+
+    Raises:
+        ValueError: as :func:`read_size`.
     """
     with _opened(source) as picture:
         return picture.format != "MPO" and bool(getattr(picture, "is_animated", False))

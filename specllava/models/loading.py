@@ -218,6 +218,9 @@ def load_draft(
     Args:
         reading: of a draft that reads the target's states.
         notify: receives a line about weights that must be unpickled.
+
+    Raises:
+        ValueError: no model there, or one that does not fit the target.
     """
     checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
     if is_feature_draft(checkpoint):
@@ -259,7 +262,11 @@ def load_draft(
 
 
 def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model."""
+    """Return the class of a draft: a vision-language model with or without a tower, or a plain language model.
+
+    Raises:
+        ValueError: something else.
+    """
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft

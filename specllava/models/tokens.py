@@ -105,7 +105,11 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 def check_tokens(
     name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a model whose ids mean other tokens than the target's, with the number of ids and the first of them."""
+    """Refuse a model whose ids mean other tokens than the target's, with the number of ids and the first of them.
+
+    Raises:
+        ValueError: with the number of ids that differ, and the first of them.
+    """
     theirs = {number: token for token, number in tokenizer.get_vocab().items()}
     ours = {number: token for token, number in target_tokenizer.get_vocab().items()}
     shared = sorted(theirs.keys() & ours.keys())
@@ -206,6 +210,9 @@ def apply_template(
     """Write a chat by the template of the model called ``name``, which must show all messages and pictures.
 
     A content stays a text or a list of parts where the template reads it so, and takes the other form where not.
+
+    Raises:
+        ValueError: the template fails, or leaves out a message or its pictures; there is none.
     """
     template = _find_template(processor, name)
 
@@ -227,7 +234,11 @@ def apply_template(
 
 
 def use_template(processor: ProcessorMixin, file: str | Path) -> None:
-    """Replace the template of a checkpoint by that of a file; one that cannot write a question is a ``ValueError``."""
+    """Replace the template of a checkpoint by that of a file; one that cannot write a question is a ``ValueError``.
+
+    Raises:
+        ValueError: no file of text there, or a template that cannot write a question.
+    """
     try:
         template = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

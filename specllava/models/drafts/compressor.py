@@ -225,7 +225,11 @@ class Compressor(nn.Module):
 
 
 def compressor_of_config(config: PretrainedConfig) -> Compressor | None:
-    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them."""
+    """Build the compressor that a draft's configuration asks for, if it does; a draft of states has a width of them.
+
+    Raises:
+        ValueError: see :class:`CompressorConfig` and :class:`Compressor`.
+    """
     settings = getattr(config, "compressor", None)
     if settings is None:
         return None

@@ -108,7 +108,11 @@ class SlotDraft(PreTrainedModel):
 
 
 def draft_config(checkpoint: Checkpoint) -> PretrainedConfig:
-    """Read the configuration of a draft, which transformers need not know."""
+    """Read the configuration of a draft, which transformers need not know.
+
+    Raises:
+        ValueError: as :meth:`Checkpoint.config`.
+    """
     own = checkpoint.settings().get("model_type") == SlotDraftConfig.model_type
     return checkpoint.config(SlotDraftConfig) if own else checkpoint.config()
 
@@ -171,7 +175,11 @@ def save(
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
-    """Write a checkpoint, and the processor or tokenizer that :func:`saved_beside` returns for it."""
+    """Write a checkpoint, and the processor or tokenizer that :func:`saved_beside` returns for it.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk; nothing of it remains.
+    """
     with checkpoint_directory(directory) as beside:
         model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
         if processor is not None:

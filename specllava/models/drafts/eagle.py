@@ -148,6 +148,9 @@ def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> di
     """Return the rotary settings of any ``config.json`` by the names of ``FeatureDraftConfig``.
 
     With ``in_rows`` the draft reads its target's three rows of positions, if the settings have sections for them.
+
+    Raises:
+        ValueError: settings that are no JSON object, or sections that are not three numbers.
     """
     given: dict[str, Any] = {"rope_theta": settings.get("rope_theta")}
     for key in ROPE_KEYS:
@@ -436,6 +439,9 @@ def fresh_feature_draft(
         guessable: ids that the head of an EAGLE-3 draft scores; all without.
         heads: of its attention, keys and values included, each as wide as the target's; 0 for as many as the target.
         intermediate_size: of its MLP; 0 for the target's.
+
+    Raises:
+        ValueError: more heads than the target's.
     """
     text = target.config.get_text_config()
     rotations = text.rope_parameters
