@@ -47,13 +47,11 @@ def measured(tiny: Pair) -> DecodeTrace:
     return grounded(tiny, (models.picture(0),), QUESTION, SHORT)
 
 
-def test_the_answer_is_the_targets(measured: DecodeTrace):
-    assert measured.token_ids == models.expected(0, 0, SHORT.max_new_tokens)
-
-
 def test_probabilities_with_and_without_the_picture_are_those_of_transformers(measured: DecodeTrace):
     found, answer = measured.grounding, measured.token_ids
-    assert found is not None
+    assert found is not None and answer == models.expected(0, 0, SHORT.max_new_tokens)
+    assert DecodeTrace.from_json(measured.to_json()) == measured
+    assert b"grounding" not in replace(measured, grounding=None).to_json()
     own = models.picture(0)
     blank = own_probs(Image.new("RGB", own.size, GREY), answer)
     for mine, probs in ((found.probs, own_probs(own, answer)), (found.blank_probs, blank)):
@@ -107,7 +105,7 @@ def test_what_the_toy_names_is_lit_where_it_is_drawn(shipped: Callable[[str], Pa
     assert len(hits) >= 8 and sum(hits) >= 0.8 * len(hits), hits
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_tile_has_the_mean_of_all_squares_over_it(seed: int):
     rng = random.Random(seed)
     *_, trace = synthetic_grounding(replace(SHORT, max_new_tokens=rng.randint(1, 20)))
@@ -136,31 +134,20 @@ def test_several_pictures_are_greyed_as_a_whole_and_none_is_refused(tiny: Pair):
         grounded(tiny, (), QUESTION, SHORT)
 
 
-def test_a_file_keeps_it_and_one_without_has_no_such_field(measured: DecodeTrace):
-    assert DecodeTrace.from_json(measured.to_json()) == measured
-    assert b"grounding" not in replace(measured, grounding=None).to_json()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_a_grounding_that_no_run_makes_is_refused():
+    *_, trace = synthetic_grounding(SHORT)
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"probs": (0.5,)}, "one entry per token in each list: 1, "),
         ({"grid": 2, "window": 3}, "a square of 3 tiles a side does not fit a picture of 2"),
         ({"grid": 5}, "needs 16 probabilities for each of"),
         ({"occluded": ()}, "probabilities for each of"),
-    ],
-)
-def test_a_grounding_that_no_run_makes_is_refused(change: dict[str, Any], words: str):
-    *_, trace = synthetic_grounding(SHORT)
-    with pytest.raises(ValueError, match=words):
-        replace(trace.grounding, **change)
-
-
-def test_one_of_another_answer_is_refused_in_a_file():
-    *_, trace = synthetic_grounding(SHORT)
+    )
+    for change, words in cases:
+        with pytest.raises(ValueError, match=words):
+            replace(trace.grounding, **change)
     short = Grounding((0.5,), (0.1,), trace.grounding.blank_choices[:1], 10.0)
-    with pytest.raises(ValueError, match=f"grounding: 1 probabilities for {len(trace.token_ids)} tokens"):
-        DecodeTrace.from_json(replace(trace, grounding=short).to_json())
     strange = replace(trace.grounding, blank_choices=(999_999, *trace.grounding.blank_choices[1:]))
-    with pytest.raises(ValueError, match="no text for token ids"):
-        DecodeTrace.from_json(replace(trace, grounding=strange).to_json())
+    told = f"grounding: 1 probabilities for {len(trace.token_ids)} tokens"
+    for wrong, words in ((short, told), (strange, "no text for token ids")):
+        with pytest.raises(ValueError, match=words):
+            DecodeTrace.from_json(replace(trace, grounding=wrong).to_json())
