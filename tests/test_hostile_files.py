@@ -69,11 +69,8 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     ("part", "name", "size"),
     [
-        ("text_config", "hidden_size", 10**6),
         ("text_config", "intermediate_size", 10**12),
         ("text_config", "num_attention_heads", 10**6),
-        ("text_config", "vocab_size", 10**12),
-        ("vision_config", "hidden_size", 10**12),
         ("vision_config", "image_size", 10**6),
     ],
 )
@@ -88,13 +85,6 @@ def test_a_configuration_of_nested_lists_is_refused(cli: ForkedCli, target: Path
     text = (target / "config.json").read_text().rstrip().removesuffix("}")
     (target / "config.json").write_text(text + ', "more": ' + "[" * 200_000 + "]" * 200_000 + "}")
     check_refused(generate(cli, target), usual, "recursion")
-
-
-def test_configurations_in_one_another_are_read_or_refused(cli: ForkedCli, target: Path, usual: float):
-    text = (target / "config.json").read_text().rstrip().removesuffix("}")
-    (target / "config.json").write_text(text + ', "more": ' + '{"text_config":' * 800 + "1" + "}" * 801)
-    ended = generate(cli, target)
-    assert ended.code in (0, 1) and len(ended.lines) < 4 and ended.seconds < usual + MOST_SECONDS, ended
 
 
 # ----------------------------------------------------------------------------------------------- tokenizers
@@ -113,49 +103,32 @@ def test_a_panic_of_the_tokenizer_is_one_line(cli: ForkedCli, target: Path, usua
 # --------------------------------------------------------------------------------------------------- weights
 
 
-def rewrite(target: Path, change: Callable[[str, Any], tuple[str, Any]]) -> None:
-    """Change every tensor of a checkpoint, or its name."""
-    for file in target.glob("*.safetensors"):
-        weights = dict(change(name, one) for name, one in load_file(file).items())
-        save_file(weights, file, metadata={"format": "pt"})
-
-
-def test_weights_of_another_shape_are_one_line(cli: ForkedCli, target: Path, usual: float):
-    rewrite(target, lambda name, one: (name, one[:-1].contiguous() if one.dim() == 2 else one))
-    check_refused(generate(cli, target), usual, "weights of other shapes", "is expected")
-
-
 def test_weights_of_swapped_names_are_one_line(cli: ForkedCli, target: Path, usual: float):
     other = {"q_proj": "up_proj", "up_proj": "q_proj"}
 
-    def swap(name: str, one: Any) -> tuple[str, Any]:
+    def swapped(name: str) -> str:
         *front, kind, end = name.split(".")
-        return ".".join([*front, other.get(kind, kind), end]), one
+        return ".".join([*front, other.get(kind, kind), end])
 
-    rewrite(target, swap)
+    for file in target.glob("*.safetensors"):
+        weights = {swapped(name): one for name, one in load_file(file).items()}
+        save_file(weights, file, metadata={"format": "pt"})
     edit(
         target / "model.safetensors.index.json",
-        lambda fields: fields.update(weight_map={swap(n, 0)[0]: file for n, file in fields["weight_map"].items()}),
+        lambda fields: fields.update(weight_map={swapped(name): file for name, file in fields["weight_map"].items()}),
     )
-    check_refused(generate(cli, target), usual, " weights ")
+    check_refused(generate(cli, target), usual, " weights ", "of other shapes", "is expected")
 
 
 # ---------------------------------------------------------------------------------------------- files of rows
 
 
-def ask(cli: ForkedCli, data: Path) -> Ended:
-    return cli("bench", "--data", data, "--prompts", 1, "--rounds", 1, "--max-new-tokens", 3)
-
-
-@pytest.mark.parametrize(("suffix", "opened"), [(".json", "["), (".jsonl", '{"a":'), (".jsonl", "[")])
-def test_a_file_of_nested_rows_is_refused(cli: ForkedCli, usual: float, tmp_path: Path, suffix: str, opened: str):
-    data, closed = tmp_path / f"rows{suffix}", "]" if opened == "[" else "}"
-    row = opened * 200_000 + "1" + closed * 200_000
-    data.write_text(f"[{row}]" if suffix == ".json" else row)
-    check_refused(ask(cli, data), usual, f"rows{suffix}", "not JSON")
-
-
-def test_a_row_with_a_prompt_of_many_megabytes_is_not_tokenised(cli: ForkedCli, usual: float, tmp_path: Path):
+def test_rows_of_nested_lists_and_of_many_megabytes_are_refused(cli: ForkedCli, usual: float, tmp_path: Path):
     data = tmp_path / "rows.jsonl"
-    data.write_text(json.dumps({"prompt": "why? " * 6_000_000}))
-    check_refused(ask(cli, data), usual, "29,999,999 characters of prompt do not fit the context of 1024 tokens")
+    for text, words in (
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, "not JSON"),
+        (json.dumps({"prompt": "why? " * 6_000_000}), "29,999,999 characters of prompt do not fit the context of 1024"),
+    ):
+        data.write_text(text)
+        ended = cli("bench", "--data", data, "--prompts", 1, "--rounds", 1, "--max-new-tokens", 3)
+        check_refused(ended, usual, words)
