@@ -2,13 +2,16 @@
 
 import json
 import math
-import random
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import models
 from support.refusals import complaint
 
+from benchmarks import gpu
+from benchmarks.shared.oracle import OracleDrafter, accepted_length
 from benchmarks.transformers_lanes import (
     COMPILED,
     TRANSFORMERS,
@@ -39,6 +42,7 @@ from specllava.bench.report import (
     tables_of,
 )
 from specllava.config import DecodingConfig
+from specllava.spec_decode.loop import Lane
 from specllava.trace import RunInfo
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)
@@ -123,24 +127,6 @@ def test_a_dialogue_ends_where_it_outgrows_the_context_and_a_question_that_never
         list(prompts_of(pair, replace(long, turns=long.turns[1:]), SHORT))
 
 
-def test_lanes_take_turns_in_an_order_drawn_by_the_seed():
-    """An order that stays gives one lane the warm caches of the lane before it, every time."""
-    pair = models.pair(None)
-    orders = {}
-    for seed in (0, 0, 1):
-        seen = []
-        runners = {
-            name: lambda prompt, seen=seen, name=name, run=run: (seen.append(name), run(prompt))[1]
-            for name, run in runners_with_transformers(pair, SHORT).items()
-        }
-        measure(pair, [single(3)] * 3, runners, SHORT, replace(QUICK, seed=seed, rounds=2))
-        rounds = [tuple(seen[at : at + len(runners)]) for at in range(0, len(seen), len(runners))]
-        assert len(rounds) == 6 and all(set(each) == set(runners) for each in rounds)
-        assert len(set(rounds)) > 2
-        assert orders.setdefault(seed, rounds) == rounds
-    assert orders[0] != orders[1]
-
-
 def test_warm_up_goes_on_until_two_rounds_agree_and_no_longer():
     pair = models.pair(None)
     target_only = runners_of(pair, SHORT, ("prompt-lookup",))[REFERENCE]
@@ -218,23 +204,6 @@ def test_ratios_are_of_totals_and_their_intervals_are_the_bootstraps():
     assert row["ms_per_token_wall"] == pytest.approx(1e3 * sum(run.wall_seconds for run in runs["chain"]) / 22)
 
 
-@pytest.mark.night
-def test_an_interval_covers_the_truth_about_as_often_as_it_says():
-    """Of 200 benchmarks of 40 noisy prompts whose true speed-up is 2, the 95 % interval holds 2 in most."""
-    rng = random.Random(0)
-    answer = tuple(range(9))
-    hits = 0
-    for _ in range(200):
-        base = [rng.uniform(0.5, 1.5) for _ in range(40)]
-        runs = {
-            "target-only": [run_of(answer, 1, each) for each in base],
-            "chain": [run_of(answer, 1, each / 2 * rng.uniform(0.8, 1.2)) for each in base],
-        }
-        speedup = pool(runs, range(40))["chain"].speedup
-        hits += speedup.low <= 2.0 <= speedup.high
-    assert 178 <= hits <= 198
-
-
 def test_turns_of_a_dialogue_and_rounds_are_drawn_together():
     """One dialogue gives no interval, however many runs it has."""
     runs = {"target-only": [run_of((1, 2, 3), 1, 0.1)] * 6, "chain": [run_of((1, 2, 3), 1, 0.2)] * 6}
@@ -287,3 +256,68 @@ def test_a_report_and_its_tables_hold_the_results():
     assert cells[0] == ["target-only", "chain"] and cells[3] == ["1.00", "2.00"]
     assert [column.header for column in kinds.columns] == ["speed-up", "count", "story"]
     assert notes_of(found, "target-only")[-1] == "any" and len(times.columns) == 6
+
+
+# ---------------------------------------------------------------------------------------------------------- on a GPU
+
+
+def run(path: Path, parts: dict[str, gpu.Part], monkeypatch: pytest.MonkeyPatch, budget: float = 1e9) -> dict[str, Any]:
+    monkeypatch.setattr(gpu, "parts_of", lambda *given: parts)
+    code = gpu.main("random-toy", budget, path, "cpu")
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert code == any(part["error"] for part in report["parts"].values())
+    return report
+
+
+def test_every_part_but_the_page_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    parts = gpu.parts_of("random-toy", "bfloat16")
+    assert list(parts)[-1] == "page"
+    report = run(tmp_path / "gpu.json", {name: parts[name] for name in list(parts)[:-1]}, monkeypatch)
+    assert [part["error"] for part in report["parts"].values()] == [None] * (len(parts) - 1)
+    found = {name: part["found"] for name, part in report["parts"].items()}
+    assert found["drafting, eagle"]["nodes"] == found["drafting, own"]["nodes"] == 60
+    for name, answers in found.items():
+        for lane, one in answers.items() if name.startswith("known answer") else ():
+            if isinstance(one, dict):
+                assert one["differ"] == 0 or name == "known answer, bfloat16", (name, lane)
+                assert one["speedup"] == pytest.approx(answers["alone_ms_token"] / one["ms_token"])
+    assert {goal["goal"] for goal in report["goals"]} >= {"target passes, over_one_row, 32", "drafting, eagle, cycle"}
+
+
+def test_a_part_that_fails_and_a_budget_that_is_over_cost_no_other_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(bench: gpu.Bench) -> dict[str, Any]:
+        raise RuntimeError("two\nlines")
+
+    path = tmp_path / "gpu.json"
+    seen = list[list[str]]()
+
+    def looking(bench: gpu.Bench) -> dict[str, Any]:
+        seen.append(list(json.loads(path.read_text(encoding="utf-8"))["parts"]))
+        return {"value": 1}
+
+    report = run(path, {"broken": broken, "whole": looking}, monkeypatch)["parts"]
+    assert report["broken"]["error"] == "RuntimeError: two lines" and report["whole"]["found"] == {"value": 1}
+    assert seen == [["broken"]], "the file is written after each part"
+    report = run(path, {"whole": looking}, monkeypatch, budget=0.0)["parts"]
+    assert report["whole"] == {"found": None, "error": "skipped: over the budget", "seconds": 0.0}
+
+
+@pytest.mark.parametrize(("kind", "first"), [("bad", False), ("perfect", True)])
+def test_an_oracle_is_right_as_often_as_asked_whatever_drafts_below_it_and_changes_no_token(
+    kind: models.DraftKind, first: bool
+):
+    lengths = [accepted_length(5, 3.6, number) for number in range(2000)]
+    assert 1 + sum(lengths) / len(lengths) == pytest.approx(3.6, abs=0.01)
+    pair = models.pair(kind)
+    config = DecodingConfig(rule="topk", depth=4, width=2, nodes=8, max_new_tokens=models.LONGEST)
+    answer = models.reference(0)
+    request = pair.request(Lane("known", config, models.prompt(0)))
+    request.drafter = OracleDrafter(request.drafter, answer, 2.0, first)
+    request.prefill()
+    for number in range(6):
+        grown = request.propose()
+        levels = len(grown.first_branch()) - 1 if first else max(grown.depths())
+        assert len(request.verify().verification.accepted) == accepted_length(levels, 2.0, number)
+    assert tuple(request.emitted) == answer[: len(request.emitted)]

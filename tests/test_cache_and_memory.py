@@ -27,11 +27,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 from benchmarks.identity import FORMATS, Runner
 from specllava.chat import Chat, Turn
 from specllava.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
+from specllava.engine import cuda_graphs
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
 from specllava.models.families.llava import Llava
 from specllava.models.memory import estimate
+from specllava.models.options import PassesName
 from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
 from specllava.prompt import Prompt, PromptBuilder, with_prefix
@@ -388,11 +390,14 @@ def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer
     assert counts == [models.RECIPE.image_tokens, 1, 1]  # those that the template writes
 
 
-@pytest.mark.parametrize("step", [64, 4096])
-def test_caches_grow_with_the_chat_and_keep_what_was_read(step: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("step", "passes"), [(64, "eager"), (64, "padded"), (4096, "eager")])
+def test_caches_grow_with_the_chat_and_keep_what_was_read(
+    step: int, passes: PassesName, monkeypatch: pytest.MonkeyPatch
+):
     """In steps, so that a short chat does not take the memory of the whole context."""
     monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
-    chat, sizes = Chat(models.pair("mixed")), list[int]()
+    monkeypatch.setattr(cuda_graphs, "WINDOW", 64)
+    chat, sizes = Chat(replace(models.pair("mixed"), passes=passes)), list[int]()
     for number in range(4):
         turn = race(chat, "Where? " * 12, (0,) if number == 0 else ())
         sizes.append(chat.nbytes)

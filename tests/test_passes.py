@@ -176,18 +176,6 @@ def test_trees_and_tokens_are_those_of_eager_passes(
             assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
 
 
-def test_a_dialogue_that_outgrows_its_slots_goes_on(monkeypatch: pytest.MonkeyPatch):
-    """A larger cache takes over the text of the smaller one; three turns are answered as elsewhere."""
-    monkeypatch.setattr("specllava.pair.CHAT_TOKENS", 128)
-    monkeypatch.setattr(cuda_graphs, "WINDOW", 64)
-    answers = []
-    for passes in ("eager", "padded"):
-        chat = Chat(replace(models.pair("mixed"), passes=passes))
-        config = replace(SHORT, max_new_tokens=24)
-        answers.append([chat.ask(text, config=config).text for text in ("Describe this.", "And then? " * 6, "Why?")])
-    assert answers[0] == answers[1]
-
-
 @pytest.mark.parametrize(("rule", "drafter"), [*zip(RULES, cycle(("model", "eagle3", "vispec"))), ("topk", "none")])
 def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
     rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
