@@ -6,7 +6,6 @@ Oracles: whole forward passes without a cache (``models.reference``), and transf
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from specllava.spec_decode.logits_processing import answer_settings
 from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, race
 from specllava.spec_decode.rejection_sampler import SeededRandom, verify_greedy
 from specllava.spec_decode.rules import build_rule
-from specllava.spec_decode.tree_drafter import TopK, TreeDrafter
+from specllava.spec_decode.tree_drafter import TreeDrafter
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Prefill
 from visual.player.recorded import read_recorded
 
@@ -313,19 +312,6 @@ def test_a_clock_counts_the_lanes_own_compute_and_nothing_else(stopwatch: Stopwa
         stopwatch.seconds += 3600.0
 
 
-def test_a_shape_is_computed_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch, stopwatch: Stopwatch):
-    """Sequoia's dynamic programme may take seconds, once; no prefill is slower for it."""
-
-    def slow(*_: object) -> tuple[tuple[()], ...]:
-        stopwatch.seconds += 100.0
-        return ((), ())
-
-    monkeypatch.setattr("specllava.spec_decode.rules.best_shape", slow)
-    prefill = next(models.events(models.pair("mixed"), models.prompt(0), DecodingConfig(rule="sequoia")))
-    assert stopwatch.seconds == 101.25 and isinstance(prefill, Prefill)
-    assert prefill.total == pytest.approx(models.prompt(0).vision_seconds + 1.25)
-
-
 def test_a_stopped_race_gives_what_was_emitted_so_far():
     pair = models.pair("mixed")
     events = pair.race(pair.lane(models.picture(0), models.messages(0), CONFIG).with_target_only())
@@ -360,12 +346,6 @@ def one_infinite(model: nn.Module) -> None:
     model.lm_head.register_forward_hook(lambda m, i, output: output.index_fill(-1, torch.tensor([9]), torch.inf))
 
 
-def suppressed(model: nn.Module) -> None:
-    """Minus infinity for all but a few tokens, as processors of logits suppress them."""
-    never = torch.tensor([token for token in range(models.RECIPE.vocabulary) if token not in (11, 40, 41)])
-    model.lm_head.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, never, -torch.inf))
-
-
 @pytest.mark.parametrize("change", [all_nan, one_infinite])
 @pytest.mark.parametrize(
     ("whose", "config"), [("target", CONFIG), ("target", DRAWN), ("target", ALONE), ("draft", CONFIG), ("draft", DRAWN)]
@@ -385,22 +365,6 @@ def test_damage_that_the_prompt_does_not_touch_is_refused_where_it_shows(config:
     with pytest.raises(ValueError, match="the target's logits are not numbers"):
         emitted.extend(events)
     assert tokens_of(emitted) == expected(0, 0, len(tokens_of(emitted))) and len(tokens_of(emitted)) <= 5
-
-
-@pytest.mark.parametrize("config", [replace(CONFIG, rule="topk", width=6), replace(DRAWN, rule="sequoia")])
-def test_suppressed_tokens_are_no_damage(config: DecodingConfig):
-    """Impossible tokens are no guesses, and the entropy is that of the others."""
-    pair, lane = changed("draft", suppressed), Lane(SPECULATIVE, config, models.prompt(0))
-    pair = replace(pair, target=changed("target", suppressed).target)
-    trace = pair.run(lane)
-    assert set(trace.token_ids) <= {11, 40, 41}
-    assert all(set(step.tree.tokens) <= {11, 40, 41} for step in trace.steps)
-    assert DecodeTrace.from_json(trace.to_json()) == trace
-    if config.children == "best":
-        alone = replace(lane, name=TARGET_ONLY, config=replace(config, drafter="none"))
-        assert trace.token_ids == pair.run(alone).token_ids
-    (top,) = TopK(4).decode(TopK(4)(torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]])).tolist())
-    assert sorted(top.tokens) == [0, 2] and top.entropy == pytest.approx(math.log(2))
 
 
 # ------------------------------------------------------------------------------------------------ hooks

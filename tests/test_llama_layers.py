@@ -90,16 +90,6 @@ def test_a_padded_pass_takes_23_operations_a_layer():
     assert count_operations(theirs) > 16 * 40
 
 
-def test_hidden_states_that_transformers_gathered_once_cost_no_operation_later():
-    """It leaves hooks on every layer, from the first prompt on whose draft reads the target's states."""
-    model, counts = llama(1, 8, attention_bias=False, mlp_bias=False), []
-    for _ in range(2):
-        engine = Engine.of(model, SLOTS, (1, 2), CudaGraphs(CPU, capture=False))
-        counts.append(count_operations(engine))
-        engine.prefill(torch.ones((1, 5), dtype=torch.long), None)
-    assert all(layer._forward_hooks for layer in model.model.layers) and counts[0] == counts[1]
-
-
 # ----------------------------------------------------------------------------------------------------- packed weights
 
 
