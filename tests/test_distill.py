@@ -54,7 +54,6 @@ from specllava.models.options import CompressorConfig
 from specllava.pair import Pair
 from specllava.prompt import compressed_slots
 from specllava.scoring import draft_log_probs
-from visual.figures.distillation import figure
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -661,17 +660,13 @@ def test_a_run_leaves_a_draft_that_loads_a_report_and_a_picture(root, capsys):
     assert list((root / "whole" / "work").iterdir()) == []
     page = (root / "whole" / "curve.html").read_text()
     assert "tokens per target pass" in page and "<script src" not in page and "<link" not in page
-    assert list(figure(done).data[1].y) == [check.kl for check in done.checks]
-    before = (root / "whole" / "report.json").stat().st_mtime_ns
     assert main(arguments(root, root / "whole")) == 0 and "already done" in capsys.readouterr().out
-    assert (root / "whole" / "report.json").stat().st_mtime_ns == before
     # What is validated is the draft that is kept, and without a weight there is no KL to log.
     again = {"draft": root / "whole" / "draft", "steps": 1, "kl_weight": 0.0}
     assert main(arguments(root, root / "again", **again)) == 0
     first = report(root / "again").checks[0]
     assert first.tau == done.best.tau and first.kl == pytest.approx(done.best.kl, rel=1e-6)
     assert [point.keys() for point in report(root / "again").curve] == [{"step", "rate", "loss"}]
-    assert len(figure(report(root / "again")).data) > 0
 
 
 def test_a_kill_after_the_last_step_costs_nothing(root, tmp_path, monkeypatch):

@@ -166,10 +166,6 @@ CHANGES: MappingProxyType[str, Callable[[pytest.MonkeyPatch, Any, Any], Any]] = 
     "hook on a product": lambda patch, layer, up: patch.setitem(up._forward_hooks, 0, doubled),
     "forward of a product": lambda patch, layer, up: patch.setitem(vars(up), "forward", twice(up.forward)),
     "class of a product": lambda patch, layer, up: replaced(up, "__class__", Doubled),
-    "hook on attention": lambda patch, layer, up: patch.setitem(layer.self_attn._forward_hooks, 0, doubled),
-    "hook on a norm": lambda patch, layer, up: patch.setitem(layer.input_layernorm._forward_hooks, 0, doubled),
-    "hook on a layer": lambda patch, layer, up: patch.setitem(layer._forward_hooks, 0, doubled),
-    "forward of a layer": lambda patch, layer, up: patch.setitem(vars(layer), "forward", twice(layer.forward)),
     "class of a layer": lambda patch, layer, up: replaced(layer, "__class__", Scaled),
 })  # fmt: skip
 
