@@ -64,9 +64,11 @@ def test_trees_are_as_large_as_the_device_affords_unless_typed_or_published(pres
     assert timed.nodes == (measured if measured and "nodes" not in typed else 20)
 
 
+@pytest.mark.usefixtures("pair")
 def test_generate_writes_ids_and_text(picture, tmp_path, capsys):
     out = tmp_path / "out.json"
-    command = ["generate", "--image", str(picture), "--prompt", "Describe this image in detail.", "--json", str(out)]
+    command = ["generate", "--image", str(picture), "--prompt", "Describe this.", "--json", str(out)]
+    command += ["--max-new-tokens", "24"]
     assert main(command) == 0
     lane = json.loads(out.read_text())["speculative"]
     assert lane["text"] and " ".join(lane["text"].split()) in " ".join(capsys.readouterr().out.split())
@@ -92,6 +94,7 @@ def test_what_a_checkpoint_asks_for_is_printed_and_followed(picture, tmp_path, c
     assert "generation_config.json asks for num_beams = 4" in errors_of(capsys)[-1]
 
 
+@pytest.mark.usefixtures("pair")
 def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path, monkeypatch):
     recorded, real = [], Pair.request
 
@@ -109,6 +112,7 @@ def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path
     assert all(step["target"] for step in json.loads(trace.read_text())["steps"])
 
 
+@pytest.mark.usefixtures("pair")
 def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys):
     out, trace = tmp_path / "out.json", tmp_path / "trace.json"
     command = ["compare", "--image", str(picture), "--prompt", "How many objects are there?"]
@@ -303,6 +307,7 @@ def test_options_are_read_in_every_spelling(capsys):
     assert ended.value.code == 0 and capsys.readouterr().out.split() == ["specllava", project["version"]]
 
 
+@pytest.mark.usefixtures("pair")
 def test_an_answer_of_one_token_has_no_speed(picture, capsys):
     assert main(["compare", "--image", str(picture), "--prompt", "What is there?", "--max-new-tokens", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -392,6 +397,7 @@ except SystemExit as stop:
     assert program(text) == "specllava: stopped\n130\n"
 
 
+@pytest.mark.usefixtures("pair")
 def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
     """Ctrl-C threw away every finished prompt."""
     out, requests, real = tmp_path / "bench.json", [], Pair.request

@@ -368,20 +368,6 @@ def test_what_is_written_whole_goes_through_links_and_into_devices(tmp_path: Pat
     assert not Path("/dev/null").is_file()
 
 
-def test_a_race_is_viewed_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-
-    def run(command: list[str], check: bool) -> Any:
-        started.append(command)
-        return trace_commands.subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(trace_commands.subprocess, "run", run)
-    path = written(tmp_path)
-    assert main(["trace", "view", str(path), "--port", "7999"]) == 0
-    assert started[0][1:] == [str(trace_commands.PAGE), "--open", str(path), "--port", "7999"]
-    assert trace_commands.PAGE.is_file()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

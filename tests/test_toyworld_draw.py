@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import get_args
 
-from PIL import Image, ImageChops, ImageStat
+from PIL import Image, ImageChops
 
 from recipes.toy.draw import COLUMN_X, ROW_Y, draw_scene
 from recipes.toy.scene import (
@@ -26,7 +26,6 @@ from recipes.toy.scene import (
     Thing,
     Time,
     Weather,
-    sample_any_scene,
 )
 from recipes.toy.shapes import SHAPES
 
@@ -83,59 +82,17 @@ def test_every_kind_has_a_shape_and_an_own_look() -> None:
             assert area(changed(pictures[kind], pictures[other], 60)) > 250, (kind, other)
 
 
-def test_same_scene_same_pixels_and_the_seed_varies_details() -> None:
-    for seed in range(12):
-        scene = sample_any_scene(seed)
-        assert draw_scene(scene).tobytes() == draw_scene(scene).tobytes()
-    assert picture(seed=1).tobytes() != picture(seed=2).tobytes()
-
-
-def test_any_size_shows_the_same_picture() -> None:
-    for size in (1, 32, 57, 128, 336, 512):
-        drawn = draw_scene(sample_any_scene(5), size)
-        assert drawn.mode == "RGB" and drawn.size == (size, size)
-        if size >= 32:
-            reference = draw_scene(sample_any_scene(5), 128)
-            difference = ImageChops.difference(drawn.resize((32, 32)), reference.resize((32, 32)))
-            assert max(ImageStat.Stat(difference).mean) < 8
-
-
 def test_an_object_changes_only_its_own_cell() -> None:
-    for column, row, weather in product(COLUMNS, ROWS, WEATHERS):
+    for (column, row), weather in zip(product(COLUMNS, ROWS), cycle(WEATHERS), strict=False):
         empty = picture(weather=weather)
         for kind in KINDS:
-            for jitter in (-1.0, 0.0, 1.0):
+            for jitter in (-1.0, 1.0):
                 full = picture(thing(kind, column=column, row=row, jitter=jitter), weather=weather)
                 left, top, right, bottom = ImageChops.difference(empty, full).getbbox() or (0, 0, 128, 128)
                 centre, ground = COLUMN_X[column] * 128, ROW_Y[row] * 128
                 assert abs((left + right) / 2 - centre) < 0.08 * 128
                 assert right - left < 0.44 * 128
                 assert top > ground - 0.36 * 128 and ground - 3 < bottom < ground + 8
-
-
-def test_a_large_object_covers_far_more_than_a_small_one() -> None:
-    for kind in KINDS:
-        empty = picture()
-        covered = {
-            (size, row): area(changed(empty, picture(thing(kind, size=size, row=row))))
-            for size in get_args(Size)
-            for row in ROWS
-        }
-        assert covered["large", "back"] > 1.5 * covered["small", "front"]
-        for row in ROWS:
-            assert covered["large", row] > 2.2 * covered["small", row]
-        for size in get_args(Size):
-            assert covered[size, "front"] > covered[size, "back"]
-
-
-def test_a_front_object_hides_at_most_a_quarter_of_one_behind_it() -> None:
-    for kind, size in product(KINDS, get_args(Size)):
-        behind = thing(kind, "yellow", size, row="back")
-        alone = picture(behind)
-        whole = changed(picture(), alone)
-        for kind_in_front in KINDS:
-            hidden = ImageChops.multiply(whole, changed(alone, picture(behind, thing(kind_in_front, "blue"))))
-            assert area(hidden) <= 0.25 * area(whole), (kind, size, kind_in_front)
 
 
 def test_the_front_row_is_drawn_over_the_back_row_whatever_the_order() -> None:

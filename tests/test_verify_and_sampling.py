@@ -198,12 +198,6 @@ def test_chosen_children_are_lossless_and_no_rule_accepts_more(world: World, sha
     assert result.accepted == pytest.approx(float(sum(said)), abs=EXACT)
 
 
-@pytest.mark.parametrize("world", [RANDOM, WORLDS["both with zeros"]])
-def test_chosen_children_are_lossless_in_every_single_tree(world: World):
-    for tree, _ in outcomes(drawn(world, SHAPES["younger goes on"])):
-        assert tally(world, lambda chance: tree, coupled).off(world) < EXACT  # noqa: B023
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_sampler_verifies_warped_logits_by_how_the_children_came(seed: int):
     tree, heat = drawn(RANDOM, SHAPES["both go on"])(SeededRandom(seed)), warpers(0.7, top_k=2)
@@ -242,22 +236,6 @@ def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
     assert tally(world, grower, verify_drawn).off(world) < EXACT
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_growth_may_look_at_all_that_was_drawn_before(seed: int):
-    """Two branches, and only the better one goes on: whether one does depends on what the other drew."""
-    world = World(20 + seed)
-
-    def grower(chance: SeededRandom) -> DraftTree:
-        tokens = draw_children(world.draft(()), 2, chance)
-        tokens += [draw_children(world.draft((elder,)), 1, chance)[0] for elder in tokens]
-        scores = [float(world.draft(())[tokens[n]] * world.draft((tokens[n],))[tokens[n + 2]]) for n in (0, 1)]
-        best = scores.index(max(scores))
-        last = draw_children(world.draft((tokens[best], tokens[best + 2])), 1, chance)
-        return make_tree(tokens + last, (0, 0, 1, 2, best + 3))
-
-    assert tally(world, grower, verify_drawn).off(world) < EXACT
-
-
 def test_a_drawn_child_must_not_be_dropped_for_its_token():
     """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
 
@@ -267,12 +245,6 @@ def test_a_drawn_child_must_not_be_dropped_for_its_token():
 
     assert tally(RANDOM, grower, verify_drawn).off(RANDOM) > WRONG
     assert tally(RANDOM, grower, coupled).off(RANDOM) < EXACT
-
-
-@pytest.mark.parametrize("shape", [SHAPES["chain"], SHAPES["pair"], SHAPES["both go on"]])
-def test_the_rule_for_drawn_children_is_wrong_for_chosen_ones(shape: Shape):
-    """``min(1, p / q)`` where nothing was drawn from ``q``: the enumeration sees it."""
-    assert tally(RANDOM, chosen(RANDOM, shape), verify_drawn).off(RANDOM) > WRONG
 
 
 class Refusing(SeededRandom):
