@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from email import message_from_string
@@ -19,7 +21,6 @@ from typing import Any
 import pytest
 import tyro
 from packaging.requirements import Requirement
-from support.served_page import answer_of, free_port
 from support.visual_traces import SETTING
 
 import app
@@ -53,6 +54,25 @@ assert not main(["generate", "--prompt", "What is a circle?"])
 assert not main(["bench", "--prompts", "1", "--rounds", "1", "--lanes", "chain", "--max-new-tokens", "8"])
 """
 SOURCES = ("specllava", "visual", "recipes", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answer_of(address: str, process: subprocess.Popen[Any], seconds: float = 120) -> bytes:
+    """Return what an address answers, once the process serves it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                return bytes(answer.read())
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, f"nothing is served at {address}"
+            time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
