@@ -786,8 +786,8 @@ def test_what_cannot_be_taught_is_refused_in_one_line(root, tmp_path, capsys, mo
         ({"compressor": "gate"}, "a gate reads the target's states"),
         ({"compressor": "pool", "drafter": "eagle3", "draft": None}, "only vlm and eagle drafts take a compressor"),
     )
-    for options, words in cases:
-        assert words in complaint(capsys, root, tmp_path / "run", **options)
+    for number, (options, words) in enumerate(cases):
+        assert words in complaint(capsys, root, tmp_path / str(number), **options)
     bounds = (
         ({"steps": 0}, "steps"), ({"kl_weight": 1.5}, "kl_weight"), ({"temperature": 0}, "temperature"),
         ({"drafter": "eagle3", "projector_only": True}, "one layer without a projector"),

@@ -462,7 +462,11 @@ def test_a_capture_that_fails_is_reported_and_tried_once_more_and_then_passes_ar
 
 def test_captures_here_refuse_what_no_graph_can_do(monkeypatch: pytest.MonkeyPatch):
     FakeCuda(monkeypatch)
-    for reading in (Tensor.tolist, Tensor.nonzero, lambda logits: logits[logits > 1], lambda _: torch.tensor([1.0])):
+    readings: tuple[Callable[[Tensor], Any], ...] = (
+        lambda logits: logits.tolist(), lambda logits: logits.sum().item(), lambda logits: logits[logits > 1],
+        Tensor.nonzero, lambda logits: torch.tensor([1.0]),
+    )  # fmt: skip
+    for reading in readings:
         engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=True))
         engine.forward(Batch([3, 4]))
         plain = engine.decoder.logits
