@@ -20,7 +20,6 @@ from specllava.cli import bench, options
 from specllava.cli import main as cli
 from specllava.cli.main import main
 from specllava.config import RULES, DecodingConfig
-from specllava.models.presets import presets
 from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,22 +273,6 @@ def test_what_draws_traces_needs_no_torch_and_a_saved_page_no_gradio():
     assert all(getattr(specllava, name) is not None for name in specllava.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Sponge'"):
         specllava.Sponge  # noqa: B018 - the access is the test
-
-
-def test_presets_are_listed(capsys):
-    assert main(["presets"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 100
-    table = [line for line in lines if line.strip()]
-    starts = [number for number, line in enumerate(table) if line.split()[0] in presets()]
-    rows = {table[start].split()[0]: "\n".join(table[start:end]) for start, end in pairwise([*starts, len(table)])}
-    assert set(rows) == set(presets())
-    assert "assets/toy/draft-before" in rows["toy-before"] and "ships" in rows["toy"]
-    assert "llava-hf/llava-1.5-7b-hf" in rows["llava-1.5-7b"] and "--draft" in rows["llava-1.5-7b"]
-    for name, preset in presets().items():
-        for told in (preset.draft, preset.reading.draft_format, preset.licence, preset.measured):
-            assert preset.shipped or not told or str(told) in rows[name]
-    assert "No file of the hub was downloaded here" in " ".join(" ".join(lines).split())
 
 
 def test_options_are_read_in_every_spelling(capsys):

@@ -64,17 +64,6 @@ def test_every_file_that_the_readme_and_the_table_of_packages_name_exists():
     assert [name for name in (*links, *paths) if not (ROOT / name).exists()] == []
 
 
-def test_the_index_of_benchmarks_names_every_command_and_a_document_that_does():
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| [^|]* \| `([^`]+)`", text, flags=re.MULTILINE)
-    documents = {name: document for names, document in rows for name in re.findall(r"\w+", names)}
-    listed = {*documents, *re.findall(r"`(\w+)`\s\(", text)}
-    assert len(documents) >= 10 and {path.stem for path in (ROOT / "benchmarks").glob("*.py")} <= listed
-    for name, document in documents.items():
-        guide = (ROOT / document).read_text(encoding="utf-8")
-        assert re.search(rf"benchmarks\.{name}\b|`make {name}`", guide), name
-
-
 GUIDES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md"))]
 GUIDES += [ROOT / folder / "README.md" for folder in ("assets/smol", "assets/toy", "benchmarks")]
 ROOMS = (ROOT, ROOT / "specllava", ROOT / "visual")  # paths are written from one of these
