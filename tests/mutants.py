@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant("G5", "specllava/engine/cpu.py",
            "1.0 if count == most else SURE",
            "1.0 if count == most else 1.0",
-           "test_cpu.py"),
+           "test_llama_layers.py::test_the_fastest_number_of_threads_is_the_cheapest_one_unless_more_are_as_good"),
     Mutant("W3", "specllava/engine/cuda_graphs.py",
            "graph = None if self._decoder.wrapped else self._captured(shape, drafted, reduction)",
            "graph = self._captured(shape, drafted, reduction)",
@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant("T3", "specllava/metrics.py",
            "next(forks, len(step.emitted)) - 1)",
            "next(forks, len(step.emitted)))",
-           "test_outcomes.py"),
+           "test_metrics.py"),
     # sentences and headline
     Mutant("F1", "visual/player/sentences.py",
            "    fork = shown[0]",
