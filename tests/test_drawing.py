@@ -26,8 +26,8 @@ from visual.figures.charts import Doubts, doubt_words, reach_chart
 from visual.page import pays
 from visual.player.frames import race_frames
 from visual.player.lessons import LESSONS, OLDER, load_lessons
-from visual.player.node_table import COLUMNS
 from visual.player.recorded import Recorded
+from visual.player.tree import COLUMNS
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 RUNS = range(60)

@@ -79,7 +79,7 @@ class StaticSite:
             "files": self._races(files),
         }
         parts = {
-            "style": files.add("style.css", (static_text("alone.css") + static_text("stage.css")).encode()),
+            "style": files.add("style.css", static_text("stage.css").encode()),
             "script": files.add("stage.js", script().encode()),
             "icon": files.add("favicon.png", FAVICON.read_bytes()),
             "plotly": str(index["plotly"]),

@@ -93,7 +93,6 @@ def _run(
         config = make_config(_options(options), state.limits)
         path = checked_path(image)
         number = state.runs.ask(session)
-        state.runs.begin(session, number)
         pair = state.pair(None)
         if state.lent is not None:
             raise ValueError("this page lends its GPU to visitors alone: it has no API")

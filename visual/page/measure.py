@@ -25,8 +25,8 @@ from visual.page.settings import FIELDS, read_draft, read_settings, settings_con
 from visual.page.state import PageState
 from visual.player.frames import race_frames
 from visual.player.labels import counted
-from visual.player.node_table import node_rows
 from visual.player.recorded import recorded_race
+from visual.player.tree import node_rows
 
 if TYPE_CHECKING:
     from specllava.variants import Variant
@@ -260,7 +260,6 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
             comparison = Comparison(chosen, option, config, last, draft)
             if where not in scopes:
                 raise ValueError("choose one of the scopes")
-            state.runs.begin(session, number)
             prompts = 1 if where == ON_QUESTION else int(where.split()[0])
             found = compared(state, comparison, questions(where, path, asked, state))
             yield from _views(state, session, number, found, prompts)

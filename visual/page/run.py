@@ -37,7 +37,7 @@ OUT_OF_MEMORY: Final = (
     "This machine ran out of memory. Please ask for fewer new tokens or fewer guesses, or try again in a minute."
 )
 FAILED: Final = "Something went wrong and the run was stopped. Please try again."
-Outcome = Literal["finished", "stopped", "deadline", "closed", "left", "refused", "failed"]
+Outcome = Literal["finished", "stopped", "deadline", "left", "refused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,6 @@ def run_frames(state: PageState, asked: Asked) -> Generator[list[str]]:
     try:
         if runs.state(asked.session, asked.number) != "on":
             return
-        runs.begin(asked.session, asked.number)
         outcome, last = yield from _race(state, asked)
     except (ValueError, gr.Error) as refusal:
         outcome = "refused"

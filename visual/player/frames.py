@@ -28,11 +28,10 @@ from specllava.race_file import dialogue_json, race_json
 from specllava.token_text import TextJoiner, shorten_bytes
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, Grounding, StepTrace
 from visual.player.labels import counted, strip_bidi, token_label
-from visual.player.node_table import nodes_csv
 from visual.player.recorded import Recorded
 from visual.player.sentences import announcement, headline, node_words, phase_words, running_note
 from visual.player.tour import Tour, picture_nodes, tour_step
-from visual.player.tree import StepTree
+from visual.player.tree import StepTree, nodes_csv
 
 Ending = Literal["finished", "stopped", "deadline"]
 Turn = tuple[str, str]  # question and answer
