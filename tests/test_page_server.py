@@ -22,7 +22,7 @@ from specllava.trace import NO_DRAFT
 from visual.page import state as chats_module
 from visual.page.measure import Comparison, Row, compared, comparison_words, questions, run_views
 from visual.page.page import Handlers
-from visual.page.run import Asked, RaceFrames, granted, lanes_config, lent_race, run_frames
+from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
 from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
 from visual.page.state import LOST, NONE_YET, Chats, PageState, Runs
@@ -105,8 +105,8 @@ def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
 
     backend = FakeBackend()
     made = FrameList("live run", live=True)
-    race = RaceFrames(made, backend.collect, lambda: page.runs.state("me", run.number))
-    *_, frames = race.frames(events(backend.race(described(backend))), 60)
+    bounded = Bounded(events(backend.race(described(backend))), 60, lambda: page.runs.state("me", run.number))
+    *_, frames = draw_race(made, backend.collect, bounded)
     end = json.loads(frames[-1])
     assert (end["kind"], end["ending"]) == ("end", "stopped")
     assert end["headline"]["say"][0][1].startswith("Stopped after")
@@ -114,15 +114,15 @@ def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
 
 def test_the_deadline_ends_a_run_and_keeps_what_there_is() -> None:
     backend = FakeBackend(pace=0.002)
-    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "on")
-    *_, frames = race.frames(backend.race(described(backend)), 0.02)
+    bounded = Bounded(backend.race(described(backend)), 0.02, lambda: "on")
+    *_, frames = draw_race(FrameList("live run", live=True), backend.collect, bounded)
     assert json.loads(frames[-1])["ending"] == "deadline" and backend.closed == ["Describe it."]
 
 
 def test_a_run_that_is_left_sends_no_end() -> None:
     backend = FakeBackend()
-    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "left")
-    assert list(race.frames(backend.race(described(backend)), 60)) == []
+    bounded = Bounded(backend.race(described(backend)), 60, lambda: "left")
+    assert list(draw_race(FrameList("live run", live=True), backend.collect, bounded)) == []
 
 
 def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageState, warned: list[str]) -> None:

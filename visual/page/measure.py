@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +18,7 @@ from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
-from visual.page.run import COMPUTE, open_pictures, refusal_line, session_of
+from visual.page.run import COMPUTE, Bounded, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
 from visual.page.state import PageState
 from visual.player.frames import race_frames
@@ -261,8 +259,14 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
             if where not in scopes:
                 raise ValueError("choose one of the scopes")
             prompts = 1 if where == ON_QUESTION else int(where.split()[0])
+            seconds = state.limits.seconds_per_run
             found = compared(state, comparison, questions(where, path, asked, state))
-            yield from _views(state, session, number, found, prompts)
+            bounded = Bounded(found, seconds, lambda: state.runs.state(session, number))
+            for rows in bounded:
+                if rows:
+                    yield _shown(rows, prompts)
+            if bounded.outcome == "deadline":
+                gr.Warning(f"Stopped after {seconds:.0f} seconds. What was found so far stays.")
         except ValueError as refusal:
             gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
         finally:
@@ -291,22 +295,6 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
     if not isinstance(row, int) or not 0 <= row < len(races):
         raise gr.Error("This run is no longer kept.", print_exception=False)
     return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
-
-
-def _views(
-    state: PageState, session: str, number: int, compared: Generator[list[Row] | None], prompts: int
-) -> Generator[tuple[Any, ...]]:
-    """Yield what Compare shows after each prompt, until it is stopped or its time is over."""
-    last = time.monotonic() + state.limits.seconds_per_run
-    with closing(compared):
-        for rows in compared:
-            if state.runs.state(session, number) != "on":
-                return
-            if time.monotonic() > last:
-                gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
-                return
-            if rows:
-                yield _shown(rows, prompts)
 
 
 def _shown(rows: Sequence[Row], prompts: int) -> tuple[Any, ...]:
