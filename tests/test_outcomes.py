@@ -5,7 +5,6 @@ from __future__ import annotations
 from support.shipped_races import shipped_races, shown_traces
 
 from specllava.metrics import judged_nodes, saved_tokens
-from visual.player.frames import instructive_step
 
 
 def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
@@ -29,9 +28,3 @@ def test_another_branch_saved_tokens_of_the_opening_example() -> None:
     first = next(race for race in shipped_races() if race.name == "1-describe").lead
     assert sum(map(saved_tokens, first.steps)) == 41
     assert all(any(saved_tokens(step) for step in race.lead.steps) for race in shipped_races())
-
-
-def test_a_run_opens_on_a_step_that_another_branch_saved() -> None:
-    for trace in shown_traces(20):
-        opened = trace.steps[instructive_step(trace)]
-        assert saved_tokens(opened) or not any(map(saved_tokens, trace.steps))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 from collections.abc import Generator
@@ -20,7 +22,7 @@ from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
 from specllava.trace import NO_DRAFT
 from visual.page import state as chats_module
-from visual.page.measure import Comparison, Row, compared, comparison_words, questions, run_views
+from visual.page.measure import Comparison, Row, compared, comparison_csv, comparison_words, questions, run_views
 from visual.page.page import Handlers
 from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
@@ -264,6 +266,8 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
         passes = sum(len(run.steps) for run in row.runs)
         tokens = sum(len(run.token_ids) - 1 for run in row.runs)
         assert row.cells()[1] == f"{tokens / passes:.1f}" and row.cells()[-1] == "2 of 2"
+    first, *table = csv.DictReader(io.StringIO(comparison_csv(rows)))
+    assert len(table) + 1 == len(rows) and float(first["speed_up"]) == rows[0].speed()[0] and first["prompts"] == "2"
     fastest = max(rows, key=lambda row: row.speed()[0])
     words = comparison_words(rows, 3)
     assert f"by the clock {fastest.name} is ahead, {fastest.speed()[0]:.2f} times as fast" in words

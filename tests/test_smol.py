@@ -27,7 +27,6 @@ from specllava.models.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
 from visual.page.page import build_page
 from visual.page.state import PageState
-from visual.player.frames import race_frames
 from visual.player.recorded import load_recorded, titles
 
 
@@ -91,8 +90,6 @@ def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsy
     toy = load_recorded(app.EXAMPLES)[:4]
     assert titles(races) == ["Tell me a story.", "Write a poem about this.", "How many objects are there?"]
     assert titles([*toy, *races])[3:5] == [f"{titles(toy)[3]} (pair toy)", "Tell me a story. (pair smol)"]
-    run = json.loads(race_frames(races[0])[0])
-    assert run["note"] == "smol · cpu · float64"
     page = build_page(PageState(Mock(side_effect=ValueError), recorded=(*toy, *races)))
     (player,) = [one["props"] for one in page.config["components"] if one["props"].get("elem_id") == "player"]
     assert [one["title"] for one in player["catalog"]["examples"]] == titles([*toy, *races])

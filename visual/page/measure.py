@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Generator, Iterator, Sequence
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
 
-from specllava.config import SWEEP_VALUES, DecodingConfig
+from specllava.config import RULE_CHOICES, SWEEP_VALUES, DecodingConfig
 from specllava.files import SCENES
 from specllava.metrics import RunTotals, compare, pooled_ratio, speedup, summarise
 from specllava.race_file import race_json
@@ -35,25 +37,16 @@ KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
 MOST_RACES: Final = 12  # races whose rows open on the stage
 COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 %", "same tokens")
 NODE_COLUMNS: Final = (
-    "step",
-    "ahead",
-    "guess",
-    "small model",
-    "doubt, nats",
-    "large model",
-    "large model's word",
-    "verdict",
-)
+    "step", "ahead", "guess", "small model", "doubt, nats", "large model", "large model's word", "verdict",
+)  # fmt: skip
+CSV_COLUMNS: Final = (
+    "what", "prompts", "tokens", "target_passes", "guesses", "tau", "speed_up", "speed_up_low", "speed_up_high",
+    "seconds", "seconds_alone", "same_tokens",
+)  # fmt: skip
+DOWNLOAD: Final = """(text) => Object.assign(document.createElement("a"), {
+  href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: "specllava-comparison.csv" }).click()"""
+SCROLL_TO_PAYS: Final = '() => document.querySelector("#pays").scrollIntoView({ behavior: "smooth" })'
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureInputs:
-    """Components of the stage that Measure reads and changes."""
-
-    picture: gr.File
-    question: gr.Textbox
-    player: gr.HTML
 
 
 @dataclass(slots=True)
@@ -64,14 +57,24 @@ class Row:
     runs: list[DecodeTrace] = field(default_factory=list)
     alone: list[DecodeTrace] = field(default_factory=list)
 
+    @property
+    def same(self) -> int:
+        """How many of its answers are the target's, token for token."""
+        return sum(compare(one, two).identical for one, two in zip(self.alone, self.runs, strict=True))
+
     def cells(self) -> tuple[str, ...]:
         """Return its cells, in the order of :data:`COLUMNS`."""
-        own = summarise(self.runs)
-        ratio, low, high = self.speed()
-        same = sum(compare(one, two).identical for one, two in zip(self.alone, self.runs, strict=True))
+        own, (ratio, low, high) = summarise(self.runs), self.speed()
         interval = "" if math.isnan(low) else f"{low:.2f} – {high:.2f}"
         guesses = own.drafted / own.target_passes if own.target_passes else math.nan
-        return (self.name, f"{own.tau:.1f}", f"{guesses:.1f}", f"{ratio:.2f}×", interval, f"{same} of {len(self.runs)}")
+        same = f"{self.same} of {len(self.runs)}"
+        return self.name, f"{own.tau:.1f}", f"{guesses:.1f}", f"{ratio:.2f}×", interval, same
+
+    def values(self) -> tuple[str | int | float, ...]:
+        """Return its numbers with full precision, in the order of :data:`CSV_COLUMNS`."""
+        own, alone = summarise(self.runs), summarise(self.alone)
+        counts = len(self.runs), own.tokens, own.target_passes, own.drafted, own.tau
+        return self.name, *counts, *self.speed(), own.decode_seconds, alone.decode_seconds, self.same
 
     def speed(self) -> tuple[float, float, float]:
         """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
@@ -150,8 +153,7 @@ def comparison_words(rows: Sequence[Row], prompts: int) -> str:
     best = max(rows, key=lambda row: summarise(row.runs).tau)
     least = min(rows, key=lambda row: summarise(row.runs).tau)
     fastest, ratio = max(((row, row.speed()[0]) for row in rows), key=lambda one: one[1])
-    runs = sum(len(row.runs) for row in rows)
-    same = sum(compare(a, b).identical for row in rows for a, b in zip(row.alone, row.runs, strict=True))
+    runs, same = sum(len(row.runs) for row in rows), sum(row.same for row in rows)
     taus = summarise(best.runs).tau, summarise(least.runs).tau
     words = f"{best.name} brings {taus[0]:.1f} tokens a pass, {least.name} {taus[1]:.1f};"
     clock = f"by the clock {fastest.name} is ahead, {ratio:.2f} times as fast as the large model alone."
@@ -159,18 +161,32 @@ def comparison_words(rows: Sequence[Row], prompts: int) -> str:
     return f"{words} {clock} The tokens were the same in {same} of {counted(runs, 'run')}{scenes}."
 
 
+def comparison_csv(rows: Sequence[Row]) -> str:
+    """Write a comparison as CSV with full precision."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([CSV_COLUMNS, *(row.values() for row in rows)])
+    return text.getvalue()
+
+
 # --- the tab ------------------------------------------------------------------------------------
 
 
-def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
-    """Build the tab. Return the controls of the settings, in the order of the fields."""
+def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
+    """Build the tab. Return the controls of the settings, in the order of the fields.
+
+    Args:
+        stage: its player, picture and question.
+    """
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
+            to_pays = gr.Button("Does it pay on my GPU?", size="sm")
+            to_pays.click(None, None, None, js=SCROLL_TO_PAYS, api_visibility="private")
             gr.Markdown("## Settings\nOf the next run, on both tabs.")
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320):
-            _compare(state, inputs, controls)
-    first = run_views(inputs.player.value or [])
+            _compare(state, stage, controls)
+    player = stage[0]
+    first = run_views(player.value or [])
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
             about = gr.Markdown(first[0])
@@ -192,7 +208,7 @@ def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
     def this_run(frames: list[str] | None) -> tuple[Any, ...]:
         return run_views(frames or [])
 
-    gr.on([inputs.player.change], this_run, inputs.player, shown, trigger_mode="always_last", **QUICK)
+    gr.on([player.change], this_run, player, shown, trigger_mode="always_last", **QUICK)
     return controls
 
 
@@ -225,7 +241,7 @@ def _plain(text: str) -> str:
     return "".join(character if character.isalnum() or character in " ,.?!'" else " " for character in text)
 
 
-def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> None:
+def _compare(state: PageState, stage: Sequence[Any], controls: list[Any]) -> None:
     """Build Compare: what, on which prompts, a table whose rows open on the stage, a chart, doubt of all its runs."""
     scopes = [ON_QUESTION, *(f"{count} scenes" for count in SCENE_COUNTS if state.is_toy)]
     kinds = [kind for kind in KINDS if kind != "Drafts" or state.drafts]
@@ -238,9 +254,15 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
         start = gr.Button("Compare", variant="primary", min_width=100)
         stop = gr.Button("Stop", visible=False, min_width=80)
     table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
-    chart = gr.Plot(show_label=False, visible=False)
-    doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False, visible=False)
-    races = gr.State([])
+    with gr.Column(visible=False) as details:
+        with gr.Row():
+            about, save = gr.Markdown(), gr.Button("Table as CSV", size="sm", min_width=120)
+        chart = gr.Plot(show_label=False)
+        gr.Markdown("### Doubt against acceptance")
+        one = gr.Dropdown([], label="of the runs of", min_width=140)
+        doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
+    text = gr.Textbox(visible=False)
+    races, doubts = gr.State([]), gr.State({})
     ticket = gr.State(0)
     kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
 
@@ -253,7 +275,7 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
         try:
             config = read_settings(settings, state.limits)
             before = state.chats.dialogue(session)
-            last = before.trace.config if before is not None and before.chat is not None and before.frames else None
+            last = before.last.trace.config if before is not None and before.last is not None else None
             draft = read_draft(settings[list(FIELDS).index("drafter")])
             comparison = Comparison(chosen, option, config, last, draft)
             if where not in scopes:
@@ -264,7 +286,7 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
             bounded = Bounded(found, seconds, lambda: state.runs.state(session, number))
             for rows in bounded:
                 if rows:
-                    yield _shown(rows, prompts)
+                    yield _shown(rows, prompts, comparison)
             if bounded.outcome == "deadline":
                 gr.Warning(f"Stopped after {seconds:.0f} seconds. What was found so far stays.")
         except ValueError as refusal:
@@ -275,8 +297,8 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     def halt(request: gr.Request) -> None:
         state.runs.stop(session_of(request))
 
-    outputs = [words, table, chart, doubt_line, doubt, races]
-    values = [ticket, inputs.picture, inputs.question, kind, knob, scope, *controls]
+    outputs = [words, table, details, about, text, chart, one, races, doubts]
+    values = [ticket, *stage[1:], kind, knob, scope, *controls]
     begun = start.click(ask, None, [ticket, start, stop], **QUICK)
     computed = begun.then(
         run, values, outputs, concurrency_id=COMPUTE, concurrency_limit=1, trigger_mode="multiple",
@@ -284,7 +306,9 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     )  # fmt: skip
     computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
     stop.click(halt, None, None, **QUICK)
-    table.select(_open_row, races, inputs.player, **QUICK).then(
+    save.click(None, text, None, js=DOWNLOAD, api_visibility="private")
+    gr.on([one.change, doubts.change], _doubts_of, [one, doubts], [doubt_line, doubt], **QUICK)
+    table.select(_open_row, races, stage[0], **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
 
@@ -297,28 +321,33 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
     return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
 
 
-def _shown(rows: Sequence[Row], prompts: int) -> tuple[Any, ...]:
-    doubts = Doubts.of([trace for row in rows for trace in row.runs])
-    races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]]
-    speeds = [(row.name, *row.speed()) for row in rows]
+def _shown(rows: Sequence[Row], prompts: int, asked: Comparison) -> tuple[Any, ...]:
+    names = [row.name for row in rows]
+    about = "".join(f"- **{name}**: {RULE_CHOICES[name].help}\n" for name in names if name in RULE_CHOICES)
+    table = gr.update(value=[list(row.cells()) for row in rows], visible=True)
+    speeds = speed_chart([(row.name, *row.speed()) for row in rows], asked.knob if asked.kind == "One knob" else "")
     return (
-        comparison_words(rows, prompts), gr.update(value=[list(row.cells()) for row in rows], visible=True),
-        gr.update(value=speed_chart(speeds), visible=True),
-        f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}",
-        gr.update(value=doubt_chart(doubts), visible=True), races,
+        comparison_words(rows, prompts), table, gr.update(visible=True),
+        f"{about}\n95 %: bootstrap over prompts. A row opens its last run on the stage.", comparison_csv(rows), speeds,
+        gr.update(choices=names, value=names[0]), [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]],
+        {row.name: Doubts.of(row.runs) for row in rows},
     )  # fmt: skip
+
+
+def _doubts_of(name: str | None, doubts: dict[str, Doubts]) -> tuple[str, Any]:
+    """Return words and chart of one variant's doubt."""
+    return (doubt_words(doubts[name]), doubt_chart(doubts[name])) if name in doubts else ("", None)
 
 
 def _pays() -> None:
     """Build "Does it pay on my GPU?": three numbers, one sentence, where they come from, and how to try it there."""
     first, card = next(iter(pays.MODELS)), next(iter(pays.CARDS))
 
-    def say(model: str, gpu: str, milliseconds: float, cost: float, tau: float) -> tuple[str, str, str]:
-        given = milliseconds, cost, tau
-        if not all(isinstance(one, int | float) and one > 0 for one in given):
-            line = "Three numbers above 0, please."
-        else:
-            line = pays.verdict(*given, pays.MODELS[model].draft)
+    def say(model: str, gpu: str, *typed: float | None) -> tuple[str, str, str]:
+        given = [one or 0.0 for one in typed]
+        empty = [name for name, one in zip(pays.FIELDS, given, strict=True) if one <= 0]
+        known = pays.numbers(model, gpu)
+        line = f"Please fill in, above 0: {', '.join(empty)}." if empty else pays.verdict(given, known)
         return f"## {line}", pays.assumptions(model, gpu, given), pays.start_lines(model)
 
     with gr.Row(elem_classes="measure", elem_id="pays"):
@@ -326,18 +355,12 @@ def _pays() -> None:
             gr.Markdown("## Does it pay on my GPU?")
             model = gr.Dropdown(list(pays.MODELS), value=first, label="Model")
             gpu = gr.Dropdown(list(pays.CARDS), value=card, label="GPU")
-            token, cost, tau = (
-                gr.Number(value, label=label, minimum=0)
-                for value, label in zip(
-                    pays.numbers(first, card),
-                    ("One token alone, ms", f"A pass over {pays.GUESSES} tokens costs, times one", "Tokens a pass, τ"),
-                    strict=True,
-                )
-            )
+            named = zip(pays.FIELDS, pays.numbers(first, card), strict=True)
+            numbers = [gr.Number(value, label=label, minimum=0) for label, value in named]
         with gr.Column(scale=5, min_width=320):
             start = say(first, card, *pays.numbers(first, card))
             sentence, sources = gr.Markdown(start[0], elem_classes="verdict"), gr.Markdown(start[1])
             command = gr.Textbox(start[2], label="Start with it there", interactive=False, buttons=["copy"])
-    fields = [model, gpu, token, cost, tau]
-    gr.on([model.change, gpu.change], pays.numbers, [model, gpu], [token, cost, tau], **QUICK)
-    gr.on([token.change, cost.change, tau.change], say, fields, [sentence, sources, command], **QUICK)
+    gr.on([model.change, gpu.change], pays.numbers, [model, gpu], numbers, **QUICK)
+    changes = [one.change for one in numbers]
+    gr.on(changes, say, [model, gpu, *numbers], [sentence, sources, command], **QUICK)

@@ -19,7 +19,7 @@ import gradio as gr
 from specllava.files import SPLITS, scene_images
 from specllava.models.images import is_animated, open_image
 from visual.page.api import connect_api
-from visual.page.measure import MeasureInputs, measure_tab
+from visual.page.measure import measure_tab
 from visual.page.run import COMPUTE, PICTURE_PIXELS, Asked, refusal_line, run_frames, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings
 from visual.page.state import PageState
@@ -28,17 +28,10 @@ from visual.player.labels import counted
 from visual.player.recorded import Recorded, read_recorded, titles
 from visual.player.saved_page import PLOTLY_JS, STATIC, TITLE, TOY, catalog, halves, script, static_text
 
-SUGGESTED: Final = {  # by family of pairs, and by what the chip says
-    "toy": {
-        "Describe it": "Describe this image in detail.",
-        "Tell a story": "Tell me a story about this picture.",
-        "Count things": "How many objects are there?",
-    },
-    "smol": {
-        "Tell a story": "Tell me a story.",
-        "A poem": "Write a poem about this.",
-        "Count things": "How many objects are there?",
-    },
+SUGGESTED: Final = {  # by what the chip says
+    "Describe it": "Describe this image in detail.",
+    "Tell a story": "Tell me a story about this picture.",
+    "Count things": "How many objects are there?",
 }
 FIRST_QUESTION: Final = "Describe this image in detail."
 STRANGE: Final = (
@@ -82,7 +75,7 @@ class Stage:
 
     @property
     def shown(self) -> list[Any]:
-        """What changes with the race or picture on show."""
+        """What changes with the race or picture on show, and what Measure reads."""
         return [self.player, self.picture, self.question]
 
 
@@ -107,7 +100,7 @@ def build_page(state: PageState) -> gr.Blocks:
             with gr.Tab("Stage"):
                 stage = _stage(state)
             with gr.Tab("Measure"):
-                controls = measure_tab(state, MeasureInputs(stage.picture, stage.question, stage.player))
+                controls = measure_tab(state, stage.shown)
         _connect(Handlers(state), page, stage, controls)
         _connect_loading(page, stage.running, controls[list(FIELDS).index("nodes")], state.loading)
         connect_api(page, state)
@@ -131,7 +124,7 @@ def _stage(state: PageState) -> Stage:
                 max_length=state.limits.prompt_characters, elem_id="question", placeholder="Ask about the picture",
             )  # fmt: skip
             with gr.Row(elem_classes="chips"):
-                for name, suggestion in SUGGESTED.get(state.preset.split("-")[0], {}).items():
+                for name, suggestion in SUGGESTED.items():
                     chip = gr.Button(name, size="sm", elem_classes="chip", min_width=40)
                     chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
             with gr.Row(elem_classes="actions"):
@@ -393,10 +386,10 @@ class Handlers:
 
         dialogue, measured = self.state.chats.dialogue(request.session_hash or ""), None
         try:
-            if dialogue is None or not dialogue.frames or len(dialogue.turns) != 1:
+            if dialogue is None or dialogue.last is None or len(dialogue.turns) != 1:
                 raise ValueError("it is measured of the first question of a dialogue that was run here")
-            pair, question = self.state.pair(dialogue.draft), dialogue.turns[0][0]
-            for trace in ground(pair, dialogue.media, question, dialogue.trace):
+            turn = dialogue.last
+            for trace in ground(self.state.pair(dialogue.draft), turn.media, turn.text, turn.trace):
                 measured = trace
                 yield gr.skip()
         except ValueError as refusal:

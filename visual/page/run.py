@@ -104,8 +104,9 @@ def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Ou
     made = FrameList("live run", live=True, picture=shown, lanes=lanes, absent=absent, before=before)
     race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(asked.session, asked.number))
     traces = yield from draw_race(made, pair.collect, race)
-    if race.outcome != "left":
-        state.chats.keep_frames(asked.session, made.frames)
+    dialogue = state.chats.dialogue(asked.session)
+    if race.outcome != "left" and dialogue is not None:
+        dialogue.frames = made.frames
     speculative = traces.get(SPECULATIVE)
     if race.outcome == "deadline":
         gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What is shown so far stays.")

@@ -48,16 +48,9 @@ class Dialogue:
     frames: list[str] = field(default_factory=list)
 
     @property
-    def trace(self) -> DecodeTrace:
-        """The last answer that was given here."""
-        assert self.chat is not None  # frames come of a run
-        return self.chat.turns[-1].trace
-
-    @property
-    def media(self) -> tuple[Any, ...]:
-        """The pictures of the last question."""
-        assert self.chat is not None  # as above
-        return self.chat.turns[-1].media
+    def last(self) -> Any:
+        """The last turn that was run here, of a chat; ``None`` without one."""
+        return self.chat.turns[-1] if self.chat is not None and self.frames else None
 
     @property
     def turns(self) -> list[Turn]:
@@ -83,11 +76,6 @@ class Chats:
         """Return the dialogue of a session; ``None`` where it is no longer kept."""
         with self._lock:
             return self._dialogues.get(session)
-
-    def keep_frames(self, session: str, frames: list[str]) -> None:
-        """Note the frames of a session's last run."""
-        if (dialogue := self.dialogue(session)) is not None:
-            dialogue.frames = frames
 
     def leave(self, session: str) -> None:
         """Forget the dialogue of a session."""
@@ -150,14 +138,10 @@ def _turns(dialogue: Dialogue) -> list[Any]:
     race = dialogue.recorded
     if race is None:
         return []
-    if race.a is not None:
-        raise ValueError("a comparison of A and B has two answers to go on from: run one of them first")
-    if race.lead.turn:
-        raise ValueError(f"this run is turn {race.lead.turn + 1} of a dialogue whose other turns are not in its file")
+    if race.a is not None or race.lead.turn or any(one.image_name and one.image is None for one in race.turns):
+        raise ValueError("this file lacks turns or a picture to go on from: choose a picture and press Run")
     turns = []
     for one in race.turns:
-        if one.image_name and one.image is None:
-            raise ValueError("this run came without its picture: choose a picture and press Run")
         media: tuple[Image.Image, ...] = (open_image(one.image),) if one.image else ()
         alone: DecodeTrace | None = one.target_only if one.speculative else None
         turns.append(Turn(one.prompt, media, one.lead, alone))

@@ -10,15 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specllava.metrics import (
-    Comparison,
-    compare,
-    judged_nodes,
-    pass_ratio,
-    saved_tokens,
-    speedup,
-    summarise,
-)
+from specllava.metrics import Comparison, compare, judged_nodes, pass_ratio, saved_tokens, speedup, summarise
 from specllava.trace import NO_DRAFT, DecodeTrace, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, word_after, word_at
 from visual.player.tree import StepTree
@@ -30,7 +22,8 @@ SMALL = "The small model"
 VERDICTS = ("large", "accepted", "refused", "never", "alone")
 KEY = {  # words of the legend; an entry appears with its first use
     "large": "large model", "guess": "guess of the small model", "doubt": "full: sure, hollow: in doubt",
-    "block": "one block: one pass", "accepted": "small model, accepted", "refused": "refused", "never": "never reached",
+    "block": "one block: one pass; the prompt gave the first token", "accepted": "small model, accepted",
+    "refused": "refused", "never": "never reached",
     "same": "the large model’s own word there: equal, or another", "alone": "the large model alone, in the same time",
     "seen": "at least ten times less likely with a grey picture",
     "sees": "what each guess sees", "kept": "columns that stay", "dropped": "columns that are overwritten",
@@ -374,9 +367,3 @@ def announcement(words: Words, together: DecodeTrace | None) -> str:
     """Return one sentence for a screen reader after a run."""
     text = f" {together.text}" if together is not None else ""
     return f"Answer complete. {text_of(words.say)}{text}"
-
-
-def running_note(trace: DecodeTrace) -> str:
-    """Return what ran, in one line: models, device, precision."""
-    setting = trace.setting
-    return f"{setting.pair} · {setting.device} · {setting.dtype}"

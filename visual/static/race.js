@@ -3,18 +3,8 @@
 const ALONE = "target-only";
 
 function newRace(run) {
-  return {
-    ...run,
-    lead: run.lanes.at(-1),
-    raced: run.lanes.length > 1,
-    frames: 1,
-    steps: [],
-    words: [],
-    passes: [],
-    aloneWords: [],
-    end: null,
-    grounding: null,
-  };
+  const empty = { steps: [], words: [], passes: [], aloneWords: [], end: null, grounding: null };
+  return { ...run, ...empty, lead: run.lanes.at(-1), raced: run.lanes.length > 1, frames: 1 };
 }
 
 // Takes in the frames that are new. Returns whether there were any.
@@ -47,15 +37,8 @@ function takeStep(race, frame) {
   const [draft, verify] = frame.seconds;
   const end = start + sum(frame.seconds);
   const small = frame.words.filter(([, source]) => source.startsWith("small")).length;
-  race.steps.push({
-    ...frame,
-    brought: [small, frame.words.length - small],
-    first,
-    start,
-    drafted: start + draft,
-    checked: start + draft + verify,
-    end,
-  });
+  const brought = [small, frame.words.length - small];
+  race.steps.push({ ...frame, brought, first, start, drafted: start + draft, checked: start + draft + verify, end });
 }
 
 // How many words the large model alone has written at a time of the other lane's clock.
@@ -135,7 +118,8 @@ function createTimeline(root) {
     below.style.display = race.raced ? "" : "none";
   }
 
-  // Fills both bars up to a time of the clock; `passes`: the upper one up to a number of passes, and no other; `timed`: their seconds are named.
+  // Fills both bars up to a time of the clock; `passes`: the upper one up to a number of passes, and no other; `timed`:
+  // their seconds are named.
   function show(clock, { passes = null, timed = false } = {}) {
     build();
     const alone = passes ?? race.passes.filter(({ end }) => end <= clock + 1e-9).length;
@@ -148,22 +132,17 @@ function createTimeline(root) {
       block.classList.toggle("on", on);
       if (on && number % 2) done += 1;
     });
-    count(
-      first,
-      passes === null && race.end ? race.passes.length : alone,
-      passes !== null ? race.passes.length : null,
-      timed ? race.passes.at(-1)?.end : null,
-    );
-    count(second, passes === null && !race.end ? done : race.steps.length, null, timed ? race.steps.at(-1)?.end : null);
+    const last = timed && race.end;
+    count(first, last ? race.passes.length : alone, race.end ? race.passes.length : alone, last && race.passes.at(-1));
+    count(second, last ? race.steps.length : done, race.end ? race.steps.length : done, last && race.steps.at(-1));
     time.classList.toggle("only-alone", passes !== null);
   }
 
-  function count(element, number, of, seconds) {
-    const last = seconds && !narrow() ? `, ${duration(seconds)}` : "";
-    element.replaceChildren(
-      html("b", {}, String(number)),
-      of === null ? ` ${number === 1 ? "pass" : "passes"}${last}` : ` of ${of} passes`,
-    );
+  function count(element, number, of, last) {
+    const took = last && !narrow() ? `, ${duration(last.end)}` : "";
+    const passes = ` ${of === 1 ? "pass" : "passes"}`;
+    const rest = number === of ? passes + took : ` of ${of}${narrow() ? "" : passes}`;
+    element.replaceChildren(html("b", {}, String(number)), rest);
   }
 
   return { begin, show };
@@ -173,12 +152,10 @@ function blockAt(x, width, name) {
   return svg("rect", { x: x + 0.7, y: 0, width: Math.max(0.5, width - 1.6), height: 12, class: name });
 }
 
-const duration = (seconds) =>
-  seconds < 0.01
-    ? `${(1000 * seconds).toFixed(1)} ms`
-    : seconds < 1
-      ? `${Math.round(1000 * seconds)} ms`
-      : `${seconds.toFixed(1)} s`;
+function duration(seconds) {
+  if (seconds >= 1) return `${seconds.toFixed(1)} s`;
+  return `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
+}
 
 // Ticks of the slider: tokens per step with a cap of the large model's own, or plain dots.
 function drawTicks(slide, rail, count, at, heights) {
