@@ -342,8 +342,12 @@ def test_the_lessons_say_what_their_races_show() -> None:
     assert {number: OLDER[number] for number in (6, 7, 10, 11, 12, 13, 14, 16)} == {
         6: 6, 7: 6, 10: 7, 11: 7, 12: 7, 13: 8, 14: 8, 16: 9,
     }  # fmt: skip
+    texts = {
+        lesson.title: [(text(stop["question"]["say"]), text(stop["answer"]["say"])) for stop in lesson.data()["stops"]]
+        for lesson in lessons
+    }
     for lesson in lessons:
-        for (question, answer), example in zip(lesson.text, lesson.examples, strict=True):
+        for (question, answer), example in zip(texts[lesson.title], lesson.examples, strict=True):
             assert len(question) <= 190 and len(answer) <= 190
             trace, step = example.trace, example.step
             known = {f"{chance(step, node):.2f}" for node in range(1, len(step.tree))}
@@ -354,11 +358,14 @@ def test_the_lessons_say_what_their_races_show() -> None:
             known |= {f"{p:.2f}" for p in (trace.grounding.blank_probs if trace.grounding else ())}
             assert set(re.findall(r"\d\.\d\d", question + answer)) <= known
     titled = {lesson.title: lesson for lesson in lessons}
-    ((_, pays_answer),) = titled["does it pay?"].text
+    ((pays_question, pays_answer),) = texts["does it pay?"]
     trace = titled["does it pay?"].examples[0].trace
     drafting = math.fsum(step.seconds.draft for step in trace.steps) / trace.decode_seconds
     assert f"{100 * drafting:.0f} % of the time" in pays_answer
-    (_, (_, after)) = titled["before and after distillation"].text
+    alone = titled["does it pay?"].examples[0].race.target_only
+    rates = [(len(one.token_ids) - 1) / math.fsum(step.seconds.total for step in one.steps) for one in (trace, alone)]
+    assert f"times as fast but {rates[0] / rates[1]:.1f} times." in pays_question
+    (_, (_, after)) = texts["before and after distillation"]
     taus = [
         sum(len(step.emitted) for step in one.trace.steps) / len(one.trace.steps)
         for one in titled["before and after distillation"].examples

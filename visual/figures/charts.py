@@ -32,7 +32,7 @@ def panel(across: str, up: str | None) -> go.Figure:
         template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hoverlabel={"namelength": -1},
         font={"size": 13, "color": QUIET, "family": "system-ui, sans-serif"},
-        margin={"l": 52, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
+        margin={"l": 66, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
     )  # fmt: skip
     figure.update_xaxes(fixedrange=True, zeroline=False, showgrid=False, linecolor=QUIET)
     figure.update_yaxes(fixedrange=True, zeroline=False, gridcolor="rgba(139,144,150,0.25)", rangemode="tozero")
@@ -156,14 +156,13 @@ def speed_chart(rows: Sequence[tuple[str, float, float, float]], knob: str = "")
         "arrayminus": [value - low for value, low, _ in known],
     }  # fmt: skip
     shared: dict[str, Any] = {"marker": {"color": ACCEPTED, "size": 11}}
-    said = "times as fast as the large model alone"
     if knob:
-        figure = panel(knob, said)
+        figure = panel(knob, "times as fast as alone")
         figure.add_scatter(x=list(map(float, names)), y=values, error_y=arms, mode="lines+markers", **shared)
         figure.add_hline(1, line={"dash": "dot", "color": QUIET})
         return figure
-    figure = panel(said, None)
+    figure = panel("times as fast as the large model alone", None)
     figure.add_scatter(x=values, y=names, error_x=arms, mode="markers", **shared)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False, rangemode="normal")
     figure.add_vline(1, line={"dash": "dot", "color": QUIET})
-    return figure.update_layout(height=90 + 34 * max(1, len(rows)), margin={"l": 190})
+    return figure.update_layout(height=90 + 34 * max(1, len(rows)), margin={"l": 130})

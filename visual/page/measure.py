@@ -74,7 +74,8 @@ class Row:
         """Return its numbers with full precision, in the order of :data:`CSV_COLUMNS`."""
         own, alone = summarise(self.runs), summarise(self.alone)
         counts = len(self.runs), own.tokens, own.target_passes, own.drafted, own.tau
-        return self.name, *counts, *self.speed(), own.decode_seconds, alone.decode_seconds, self.same
+        speeds = ("" if math.isnan(one) else one for one in self.speed())
+        return self.name, *counts, *speeds, own.decode_seconds, alone.decode_seconds, self.same
 
     def speed(self) -> tuple[float, float, float]:
         """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
@@ -155,7 +156,9 @@ def comparison_words(rows: Sequence[Row], prompts: int) -> str:
     fastest, ratio = max(((row, row.speed()[0]) for row in rows), key=lambda one: one[1])
     runs, same = sum(len(row.runs) for row in rows), sum(row.same for row in rows)
     taus = summarise(best.runs).tau, summarise(least.runs).tau
-    words = f"{best.name} brings {taus[0]:.1f} tokens a pass, {least.name} {taus[1]:.1f};"
+    high, low = (f"{tau:.1f}" for tau in taus)
+    some = f"{best.name} brings {high} tokens a pass, {least.name} {low};"
+    words = f"All bring {high} tokens a pass;" if high == low else some
     clock = f"by the clock {fastest.name} is ahead, {ratio:.2f} times as fast as the large model alone."
     scenes = f", on {len(rows[0].runs)} of {prompts} scenes" if prompts > 1 else ""
     return f"{words} {clock} The tokens were the same in {same} of {counted(runs, 'run')}{scenes}."
@@ -254,13 +257,13 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any]) -> Non
         start = gr.Button("Compare", variant="primary", min_width=100)
         stop = gr.Button("Stop", visible=False, min_width=80)
     table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
-    with gr.Column(visible=False) as details:
-        with gr.Row():
-            about, save = gr.Markdown(), gr.Button("Table as CSV", size="sm", min_width=120)
-        chart = gr.Plot(show_label=False)
-        gr.Markdown("### Doubt against acceptance")
-        one = gr.Dropdown([], label="of the runs of", min_width=140)
-        doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
+    with gr.Row(visible=False) as details:
+        with gr.Column(min_width=280):
+            save, about = gr.Button("Table as CSV", size="sm"), gr.Markdown()
+            chart = gr.Plot(show_label=False)
+        with gr.Column(min_width=280):
+            one = gr.Dropdown([], label="doubt against acceptance, of the runs of", allow_custom_value=True)
+            doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
     text = gr.Textbox(visible=False)
     races, doubts = gr.State([]), gr.State({})
     ticket = gr.State(0)
@@ -335,8 +338,9 @@ def _shown(rows: Sequence[Row], prompts: int, asked: Comparison) -> tuple[Any, .
 
 
 def _doubts_of(name: str | None, doubts: dict[str, Doubts]) -> tuple[str, Any]:
-    """Return words and chart of one variant's doubt."""
-    return (doubt_words(doubts[name]), doubt_chart(doubts[name])) if name in doubts else ("", None)
+    """Return words and chart of one variant's doubt, of the first where the name is of an earlier comparison."""
+    shown = doubts.get(str(name)) or next(iter(doubts.values()), Doubts(()))
+    return doubt_words(shown), doubt_chart(shown)
 
 
 def _pays() -> None:

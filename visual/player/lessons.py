@@ -19,7 +19,7 @@ from specllava.metrics import pass_ratio, speedup, summarise
 from specllava.trace import DecodeTrace, Grounding, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, token_label, word_after, word_at
 from visual.player.recorded import Recorded, read_recorded
-from visual.player.sentences import Segments, Words, family_of, first_doubt, plain, text_of
+from visual.player.sentences import Segments, Words, family_of, first_doubt, plain
 from visual.player.tour import chain_of, first_position
 
 LESSONS: Final[dict[str, tuple[str, ...]]] = {  # by title: names of what was recorded
@@ -362,12 +362,6 @@ class Lesson:
             ValueError: a race does not show what its question is about.
         """
         return {"title": self.title, "stops": [WORDS[one.record.name](one).data(one) for one in self.examples]}
-
-    @property
-    def text(self) -> list[tuple[str, str]]:
-        """Questions and answers as plain text."""
-        asked = (WORDS[one.record.name](one) for one in self.examples)
-        return [(text_of(one.question), text_of(one.answer)) for one in asked]
 
 
 _INDEX: TypeAdapter[tuple[LessonRecord, ...]] = TypeAdapter(tuple[LessonRecord, ...])
