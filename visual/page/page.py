@@ -6,7 +6,7 @@ import html
 import json
 import random
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
@@ -180,13 +180,14 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     inputs = [ticket, stage.picture, stage.question, *controls]
     for clicks, follow in (([stage.run.click, stage.question.submit], False), ([stage.follow.click], True)):
         begun = gr.on(clicks, handlers.ask, None, [ticket, *buttons], trigger_mode="multiple", **QUICK)
-        computed = begun.then(handlers.run(follow), inputs, stage.player, trigger_mode="multiple", **computes)
+        given = [gr.State(follow), *inputs]
+        computed = begun.then(handlers.run, given, stage.player, trigger_mode="multiple", **computes)
         computed.then(handlers.finish, None, buttons, **QUICK)
         computed.failure(handlers.refuse, None, [*buttons, stage.running], **QUICK)
     stage.stop.click(handlers.stop, None, None, **QUICK)
     stage.player.open(handlers.opened, None, stage.shown, **QUICK)
     for button, race in zip(stage.examples, handlers.state.recorded, strict=False):
-        button.click(handlers.example(race.name), None, stage.shown, **QUICK)
+        button.click(handlers.example, gr.State(race.name), stage.shown, **QUICK)
     stage.scene.click(handlers.new_scene, None, stage.shown, **QUICK)
     warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
     stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **warns)
@@ -275,13 +276,9 @@ class Handlers:
         asked = event._data if isinstance(event._data, dict) else {}
         return self._open(str(asked.get("race", "")), asked.get("turn"), request)
 
-    def example(self, name: str) -> Callable[[gr.Request], Shown]:
-        """Return the handler of a thumbnail."""
-
-        def show(request: gr.Request) -> Shown:
-            return self._open(name, None, request)
-
-        return show
+    def example(self, name: str, request: gr.Request) -> Shown:
+        """Open the recorded race of a thumbnail."""
+        return self._open(name, None, request)
 
     def _open(self, name: str, turn: Any, request: gr.Request) -> Shown:
         race = self.state.races.get(name)
@@ -344,26 +341,21 @@ class Handlers:
         number = self.state.runs.ask(session_of(request))
         return number, gr.update(visible=False), gr.update(visible=True)
 
-    def run(self, follow: bool) -> Callable[..., Generator[Any]]:
-        """Return the handler of Run, or of Follow up."""
-
-        def race(
-            request: gr.Request, number: int, path: str | None, asked: str | None, *values: Any
-        ) -> Generator[Any]:
-            session = session_of(request)
-            try:
-                draft = read_draft(values[list(FIELDS).index("drafter")])
-                config = read_settings(values, self.state.limits)
-                if not (asked or "").strip():
-                    raise ValueError("the question is empty")
-            except ValueError as refusal:
-                self.state.runs.end(session, number)
-                gr.Warning(f"This cannot run: {refusal_line(refusal)}")
-                return
-            asked_run = Asked(session, number, path, (asked or "").strip(), config, draft, follow)
-            yield from run_frames(self.state, asked_run)
-
-        return race
+    def run(
+        self, request: gr.Request, follow: bool, number: int, path: str | None, asked: str | None, *values: Any
+    ) -> Generator[Any]:
+        """Race on Run or Follow up."""
+        session, question = session_of(request), (asked or "").strip()
+        try:
+            draft = read_draft(values[list(FIELDS).index("drafter")])
+            config = read_settings(values, self.state.limits)
+            if not question:
+                raise ValueError("the question is empty")
+        except ValueError as refusal:
+            self.state.runs.end(session, number)
+            gr.Warning(f"This cannot run: {refusal_line(refusal)}")
+            return
+        yield from run_frames(self.state, Asked(session, number, path, question, config, draft, follow))
 
     def finish(self, request: gr.Request) -> tuple[Any, ...]:
         """Turn Stop to Run, unless a newer run is on."""
