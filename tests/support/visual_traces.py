@@ -191,19 +191,6 @@ def hand_made(
     )
 
 
-def synthetic_steps(rng: random.Random, config: DecodingConfig, count: int, least: int) -> tuple[StepTrace, ...]:
-    """Steps somewhere in the answer whose trees have at least ``least`` nodes; they follow no one another."""
-    ids = {text.strip(): i for i, text in vocabulary().items()}
-    said = [ids[word] for word in ANSWER.split()]
-    steps: list[StepTrace] = []
-    while len(steps) < count:
-        place = rng.randrange(1, len(said) - config.depth - 1)
-        step = _step(tuple(said[place : place + config.depth + 1]), said[place - 1], rng, config)
-        if len(step.tree) >= least:
-            steps.append(pruned_after_root(step))
-    return tuple(steps)
-
-
 def pruned_after_root(step: StepTrace) -> StepTrace:
     """The step with two guesses after its root that were not sent."""
     unused = [token for token in vocabulary() if token not in step.tree.tokens][-2:]

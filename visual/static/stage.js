@@ -283,7 +283,7 @@ function createStage(root, host) {
       return state.beat < state.race.end.beats.length - 1 ? put({ beat: state.beat + 1 }) : tryIt();
     if (state.mode === "lesson") return nextInLesson();
     if (state.step < state.race.steps.length - 1) put({ step: state.step + 1, phase: rest(state.step + 1) });
-    else put({ phase: 3 });
+    else if (state.phase < 3) put({ phase: 3 });
   }
 
   function previous() {
