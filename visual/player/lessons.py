@@ -19,7 +19,7 @@ from specllava.metrics import pass_ratio, speedup, summarise
 from specllava.trace import DecodeTrace, Grounding, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, token_label, word_after, word_at
 from visual.player.recorded import Recorded, read_recorded
-from visual.player.sentences import Segments, Words, family_of, first_doubt, plain
+from visual.player.sentences import Segments, Words, family_of, first_doubt, listed, plain
 from visual.player.tour import chain_of, first_position
 
 LESSONS: Final[dict[str, tuple[str, ...]]] = {  # by title: names of what was recorded
@@ -185,10 +185,7 @@ def _wrong(one: Example) -> Answered:
 def _doubt(one: Example) -> Answered:
     family = family_of(one.step, one.fork)[:3]
     nats = one.step.tree.entropies[one.fork] or 0.0
-    named: Segments = []
-    for number, node in enumerate(family):
-        joint = "" if not number else " or " if number == len(family) - 1 else ", "
-        named += [["", joint], ["b", one.word(node)], ["num", one.chance(node)]]
+    named = listed([[["b", one.word(node)], ["num", one.chance(node)]] for node in family], "or")
     return Answered(
         [["", "Before one word the small model wavers: "], *named,
          ["", ". Where does one see its doubt before anything is checked?"]],

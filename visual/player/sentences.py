@@ -50,6 +50,14 @@ def plain(text: str) -> Segments:
     return [["", text]] if text else []
 
 
+def listed(items: Sequence[Segments], last: str) -> Segments:
+    """Join segments by commas, the last two by a word."""
+    joined: Segments = []
+    for number, item in enumerate(items):
+        joined += [["", "" if not number else f" {last} " if number == len(items) - 1 else ", "], *item]
+    return joined
+
+
 def text_of(segments: Segments) -> str:
     """Return the text of segments."""
     return "".join(text for _, text in segments)
@@ -108,11 +116,8 @@ def doubt_words(trace: DecodeTrace, step: StepTrace, node: int) -> Words:
     say: Segments = [["", "After "], ["large" if node == 0 else "b", quoted(word_at(trace, step, node))]]
     verb = " it wavers: " if drafter_words(trace) == SMALL else " several words may follow: "
     say.append(["", verb])
-    short = [*say]
-    for number, guess in enumerate(named):
-        joint = "" if not number else " or " if number == len(named) - 1 else ", "
-        say += [["", joint], *_guess(trace, step, guess)]
-        short += [["", joint], ["b", quoted(word_at(trace, step, guess))]]
+    short = [*say, *listed([[["b", quoted(word_at(trace, step, guess))]] for guess in named], "or")]
+    say += listed([_guess(trace, step, guess) for guess in named], "or")
     followed = "both" if len(family) == 2 else f"all {spelled(len(family))}"
     say.append(["", f"? So it follows {followed}, and its guesses become a tree."])
     short.append(["", f"? It follows {followed}: a tree."])
@@ -179,10 +184,7 @@ def _fork(trace: DecodeTrace, step: StepTrace) -> Segments:
 def _torn(trace: DecodeTrace, step: StepTrace, family: Sequence[int]) -> Segments:
     who = drafter_words(trace)
     named = family[: 3 if len(family) == 3 else 2]
-    say: Segments = [["", "Torn between "]]
-    for number, node in enumerate(named):
-        joint = "" if not number else " and " if number == len(named) - 1 else ", "
-        say += [["", joint], *_guess(trace, step, node)]
+    say = [["", "Torn between "], *listed([_guess(trace, step, node) for node in named], "and")]
     more = f" and {len(family) - 2} less likely" if len(family) > 3 else ""
     tried = "both" if len(family) == 2 else f"all {spelled(len(family))}"
     return [*say, ["", f"{more}, {who[0].lower()}{who[1:]} tried {tried}. "]]

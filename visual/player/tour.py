@@ -17,9 +17,10 @@ from visual.player.sentences import (
     first_doubt,
     guess_words,
     headline,
+    listed,
     milliseconds,
     plain,
-)  # fmt: skip
+)
 from visual.player.tree import StepTree
 
 SHOWN_PASSES = 6  # of the target alone, in the first beat
@@ -141,10 +142,8 @@ class Tour:
         say: Segments = plain("Beside each guess the pass writes the large model’s own word.")
         short: Segments = plain("Beside each guess: the large model’s own word.")
         if lit:
-            say.append(["", " For "])
-            for index, node in enumerate(lit):
-                joint = "" if not index else " and " if index == len(lit) - 1 else ", "
-                say += [["", joint], ["large", quoted(word_at(self.together, self.step, node))]]
+            named = [[["large", quoted(word_at(self.together, self.step, node))]] for node in lit]
+            say += [["", " For "], *listed(named, "and")]
             say.append(["", " it needed the picture."])
             short.append(["", f" {spelled(len(lit)).capitalize()} of them need the picture."])
         start = first_position(self.together, self.number)
