@@ -104,15 +104,17 @@ async function startSite() {
     open: async (race, turn) => (shown = await (await read(site.files[`${race} ${turn ?? ""}`.trim()])).json()),
     frames: () => ({ frames: shown, catalog: { ...site.catalog, lessons: [], tour: "" } }),
     page: async () => {
-      const [page, plotly] = await Promise.all(
-        [site.blank, site.plotly].map(async (name) => (await read(name)).text()),
-      );
+      const text = async (name) => (await read(name)).text();
+      const [page, plotly] = await Promise.all([site.blank, site.plotly].map(text));
       const [before, after] = page.split(mark("frames"));
       return [before, after.split(mark("plotly")).join(plotly)];
     },
   };
   keepTheme(null);
-  startList(root, createAlone(root, host), site.catalog.examples);
+  const stage = createStage(root, host);
+  createSaving(root, host, stage);
+  createAddress(host, stage)();
+  startList(root, stage, site.catalog.examples);
 }
 
 const mark = (name) => `<!-- ${name} -->`; // of a part that a blank page lacks
@@ -141,12 +143,8 @@ function startSaved() {
 // As dark as the system, or as the text around a notebook's cell is light.
 function keepTheme(cell) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const lightText = () =>
-    Math.max(
-      ...getComputedStyle(cell.parentElement)
-        .color.match(/[\d.]+/g)
-        .slice(0, 3),
-    ) > 127;
+  const colour = () => getComputedStyle(cell.parentElement).color.match(/[\d.]+/g).slice(0, 3);
+  const lightText = () => Math.max(...colour()) > 127;
   const paint = () => document.documentElement.classList.toggle("dark", cell ? lightText() : dark.matches);
   dark.addEventListener("change", paint);
   cell?.addEventListener("pointerenter", paint);
@@ -156,29 +154,16 @@ function keepTheme(cell) {
 // A notebook's cell is as high as the stage.
 function fitCell(cell, root) {
   document.documentElement.classList.add("in-cell");
-  new ResizeObserver(
-    () => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`),
-  ).observe(root);
-}
-
-function createAlone(root, host) {
-  const stage = createStage(root, host);
-  createSaving(root, host, stage);
-  createAddress(host, stage)();
-  return stage;
+  const fit = () => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`);
+  new ResizeObserver(fit).observe(root);
 }
 
 // The recorded races as pictures to choose from.
 function startList(root, stage, examples) {
   const list = root.querySelector(".thumbs");
   for (const { name, title, picture } of examples) {
-    const button = html("button", {
-      type: "button",
-      class: "thumb",
-      title,
-      "aria-label": title,
-      click: () => stage.show(name, null, {}),
-    });
+    const named = { type: "button", class: "thumb", title, "aria-label": title };
+    const button = html("button", { ...named, click: () => stage.show(name, null, {}) });
     if (picture) button.style.backgroundImage = `url("${encodeURI(picture)}")`;
     list.append(button);
   }
