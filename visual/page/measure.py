@@ -273,29 +273,7 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any]) -> Non
         return state.runs.ask(session_of(request)), gr.update(visible=False), gr.update(visible=True)
 
     def run(request: gr.Request, number: int, path: str | None, asked: str, *values: Any) -> Generator[Any]:
-        chosen, option, where, *settings = values
-        session = session_of(request)
-        try:
-            config = read_settings(settings, state.limits)
-            before = state.chats.dialogue(session)
-            last = before.last.trace.config if before is not None and before.last is not None else None
-            draft = read_draft(settings[list(FIELDS).index("drafter")])
-            comparison = Comparison(chosen, option, config, last, draft)
-            if where not in scopes:
-                raise ValueError("choose one of the scopes")
-            prompts = 1 if where == ON_QUESTION else int(where.split()[0])
-            seconds = state.limits.seconds_per_run
-            found = compared(state, comparison, questions(where, path, asked, state))
-            bounded = Bounded(found, seconds, lambda: state.runs.state(session, number))
-            for rows in bounded:
-                if rows:
-                    yield _shown(rows, prompts, comparison)
-            if bounded.outcome == "deadline":
-                gr.Warning(f"Stopped after {seconds:.0f} seconds. What was found so far stays.")
-        except ValueError as refusal:
-            gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
-        finally:
-            state.runs.end(session, number)
+        yield from _run(state, session_of(request), number, path, asked, values)
 
     def halt(request: gr.Request) -> None:
         state.runs.stop(session_of(request))
@@ -322,6 +300,31 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
     if not isinstance(row, int) or not 0 <= row < len(races):
         raise gr.Error("This run is no longer kept.", print_exception=False)
     return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
+
+
+def _run(
+    state: PageState, session: str, number: int, path: str | None, asked: str, values: Sequence[Any]
+) -> Generator[tuple[Any, ...]]:
+    """Compare what the controls say, and yield what is found after each prompt; a refusal is one line."""
+    kind, knob, where, *settings = values
+    try:
+        config = read_settings(settings, state.limits)
+        before = state.chats.dialogue(session)
+        last = before.last.trace.config if before is not None and before.last is not None else None
+        draft = read_draft(settings[list(FIELDS).index("drafter")])
+        comparison = Comparison(kind, knob, config, last, draft)
+        prompts = 1 if where == ON_QUESTION else int(where.split()[0])
+        found = compared(state, comparison, questions(where, path, asked, state))
+        bounded = Bounded(found, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
+        for rows in bounded:
+            if rows:
+                yield _shown(rows, prompts, comparison)
+        if bounded.outcome == "deadline":
+            gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
+    except ValueError as refusal:
+        gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
+    finally:
+        state.runs.end(session, number)
 
 
 def _shown(rows: Sequence[Row], prompts: int, asked: Comparison) -> tuple[Any, ...]:
