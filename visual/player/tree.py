@@ -1,17 +1,17 @@
-"""The tree of one step as data for the player: rows before and after the verdict, labels, doubts, verdicts.
+"""The tree of one step as data for the player: rows before and after the verdict, labels, doubts, verdicts; as a table.
 
 Ids are those of the ``DraftTree``; the target's own next token is one more, ``len(tree)``.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
-
-import networkx as nx
 
 from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import continues_word, is_mark, quoted, token_label
@@ -25,6 +25,11 @@ NAMES: Final[dict[Verdict, str]] = {
 LABEL_CHARACTERS: Final = 12
 TORN_NATS: Final = 1.6  # at which a node is drawn hollow
 PAPER: Final = 0.94  # share of paper in a hollow node
+COLUMNS: Final = (
+    "step", "node", "parent", "depth", "token", "text", "verdict", "draft_probability", "draft_entropy_nats",
+    "target_probability", "target_rank", "target_choice", "target_choice_probability",
+)  # fmt: skip
+Row = tuple[int | float | str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class StepTree:
         for node in range(1, count):
             families[self.parents[node]].append(node)
         ordered = [sorted(family, key=lambda node: (node not in first, -scores[node])) for family in families]
-        return tuple(-height for height in tidy_heights(ordered_tree(ordered)))
+        return tuple(-height for height in tidy_heights(ordered))
 
     def data(self, lit: Iterable[int] = ()) -> dict[str, object]:
         """Return columns with one entry per node.
@@ -158,29 +163,23 @@ class _Block:
     offsets: list[tuple[int, int]]
 
 
-def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
-    """Make a graph of children lists, favourite first, whose successors keep that order. Node 0 is the root."""
-    tree = nx.DiGraph()
-    tree.add_nodes_from(range(len(children)))
-    tree.add_edges_from((node, child) for node, family in enumerate(children) for child in family)
-    return tree
-
-
-def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
-    """Compute the height of every node of an ordered tree in slots, upwards positive, the root 0 at 0.
+def tidy_heights(children: Sequence[Sequence[int]]) -> list[int]:
+    """Compute the height of every node in slots, upwards positive, the root 0 at 0; favourites are named first.
 
     A node's favourite child is level with it. Other children's subtrees move above or below as whole blocks, which
-    keep their order at every depth, so that no two edges cross.
+    keep their order at every depth, so that no two edges cross. Parents have smaller ids than their children.
     """
-    depths = nx.single_source_shortest_path_length(tree, 0)
+    depths, heights = [0] * len(children), [0] * len(children)
+    for node, family in enumerate(children):
+        for child in family:
+            depths[child] = depths[node] + 1
     blocks: dict[int, _Block] = {}
-    for node in nx.dfs_postorder_nodes(tree, 0):
-        blocks[node] = _assemble(tree.successors(node), depths[node], blocks)
-    heights = {0: 0}
-    for node in nx.dfs_preorder_nodes(tree, 0):
+    for node in reversed(range(len(children))):
+        blocks[node] = _assemble(children[node], depths[node], blocks)
+    for node in range(len(children)):
         for child, offset in blocks[node].offsets:
             heights[child] = heights[node] + offset
-    return tuple(heights[node] for node in range(len(heights)))
+    return heights
 
 
 def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -> _Block:
@@ -198,3 +197,48 @@ def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -
             whole.room[d] = (min(taken[0], low + offset), max(taken[1], high + offset))
     whole.room[depth] = (0, 0)
     return whole
+
+
+# --- every node of every step as a row, for Measure and as CSV with full precision ----------------
+
+
+def node_rows(trace: DecodeTrace) -> list[Row]:
+    """Return a row per node of all steps, in the order of :data:`COLUMNS`; what is not known is ``None``."""
+    return [row for number, step in enumerate(trace.steps, start=1) for row in step_rows(trace, step, number)]
+
+
+def step_rows(trace: DecodeTrace, step: StepTrace, number: int) -> list[Row]:
+    """Return the rows of one step: its guesses, the target's own token, and what was pruned."""
+    tree, view, shown = step.tree, step.view, StepTree(trace, step)
+    depths, texts = tree.depths(), trace.texts
+    rows: list[Row] = []
+    for node, verdict in enumerate(shown.verdicts[: shown.own]):
+        drafted = node > 0
+        rows.append((
+            number, node, tree.parents[node] if drafted else None, depths[node], tree.tokens[node],
+            texts[tree.tokens[node]], NAMES[verdict], math.exp(tree.log_probs[node]) if drafted else None,
+            tree.entropies[node], view.token_probs[node] if drafted else None,
+            view.token_ranks[node] + 1 if drafted else None, texts[view.choices[node]], view.choice_probs[node],
+        ))  # fmt: skip
+    if not step.bonus_unused:
+        last, token = step.verification.path[-1], step.verification.bonus_token
+        chosen = token == view.choices[last]
+        rows.append((
+            number, shown.own, last, depths[last] + 1, token, texts[token], NAMES["own"], None, None,
+            view.choice_probs[last] if chosen else None, 1 if chosen else None, None, None,
+        ))  # fmt: skip
+    rows += [
+        (number, None, guess.parent, depths[guess.parent] + 1, guess.token, texts[guess.token], "pruned",
+         math.exp(guess.log_prob), None, None, None, None, None)
+        for guess in step.pruned
+    ]  # fmt: skip
+    return rows
+
+
+def nodes_csv(trace: DecodeTrace) -> str:
+    """Write all rows as CSV; texts keep their blanks."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([["" if value is None else value for value in row] for row in node_rows(trace)])
+    return text.getvalue()
