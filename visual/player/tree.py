@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+import networkx as nx
+
 from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import continues_word, is_mark, quoted, token_label
 
@@ -105,7 +107,7 @@ class StepTree:
         for node in range(1, count):
             families[self.parents[node]].append(node)
         ordered = [sorted(family, key=lambda node: (node not in first, -scores[node])) for family in families]
-        return tuple(-height for height in tidy_heights(ordered))
+        return tuple(-height for height in tidy_heights(ordered_tree(ordered)))
 
     def data(self, lit: Iterable[int] = ()) -> dict[str, object]:
         """Return columns with one entry per node.
@@ -163,23 +165,29 @@ class _Block:
     offsets: list[tuple[int, int]]
 
 
-def tidy_heights(children: Sequence[Sequence[int]]) -> list[int]:
-    """Compute the height of every node in slots, upwards positive, the root 0 at 0; favourites are named first.
+def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
+    """Make a graph of children lists, favourite first, whose successors keep that order. Node 0 is the root."""
+    tree = nx.DiGraph()
+    tree.add_nodes_from(range(len(children)))
+    tree.add_edges_from((node, child) for node, family in enumerate(children) for child in family)
+    return tree
+
+
+def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
+    """Compute the height of every node of an ordered tree in slots, upwards positive, the root 0 at 0.
 
     A node's favourite child is level with it. Other children's subtrees move above or below as whole blocks, which
-    keep their order at every depth, so that no two edges cross. Parents have smaller ids than their children.
+    keep their order at every depth, so that no two edges cross.
     """
-    depths, heights = [0] * len(children), [0] * len(children)
-    for node, family in enumerate(children):
-        for child in family:
-            depths[child] = depths[node] + 1
+    depths = nx.single_source_shortest_path_length(tree, 0)
     blocks: dict[int, _Block] = {}
-    for node in reversed(range(len(children))):
-        blocks[node] = _assemble(children[node], depths[node], blocks)
-    for node in range(len(children)):
+    for node in nx.dfs_postorder_nodes(tree, 0):
+        blocks[node] = _assemble(tree.successors(node), depths[node], blocks)
+    heights = {0: 0}
+    for node in nx.dfs_preorder_nodes(tree, 0):
         for child, offset in blocks[node].offsets:
             heights[child] = heights[node] + offset
-    return heights
+    return tuple(heights[node] for node in range(len(heights)))
 
 
 def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -> _Block:
