@@ -30,7 +30,7 @@ from specllava.models.tokens import TextProcessor
 from specllava.pair import Pair
 from specllava.prompt import Prompt, compressed_slots, compressor_of, num_image_tokens, slots_of, to_device
 from specllava.spec_decode.logits_processing import REFUSED
-from specllava.spec_decode.loop import Lane, RaceEvent, race
+from specllava.spec_decode.loop import Lane, RaceEvent, run_lanes
 from specllava.trace import NO_DRAFT, DecodeTrace, Prefill
 
 OPTIONS: Final = tuple(sorted({one.name for one in fields(DecodingConfig)} - vars(GenerationConfig()).keys()))
@@ -91,7 +91,7 @@ def speculative_generate(
     recorded, events = bool(generation_config.return_dict_in_generate), list[RaceEvent]()
     request = pair.request(lane, record=recorded)
     streamer = arguments["streamer"]  # which transformers drops on its way to a callable
-    for event in race([request]):
+    for event in run_lanes([request]):
         events.append(event)
         for token in (event.item.first_token,) if isinstance(event.item, Prefill) else event.item.emitted:
             if streamer is not None:

@@ -33,7 +33,7 @@ from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.race_file import race_json
 from specllava.spec_decode.logits_processing import answer_settings
-from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, race
+from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, run_lanes
 from specllava.spec_decode.rejection_sampler import SeededRandom, verify_greedy
 from specllava.spec_decode.rules import build_rule
 from specllava.spec_decode.tree_drafter import TreeDrafter
@@ -207,7 +207,7 @@ def test_events_that_are_no_run_and_lanes_of_one_name_are_refused(tiny: Pair):
         with pytest.raises(ValueError, match="a run is a prefill and then steps"):
             models.collected(tiny, lanes[0], wrong)
     with pytest.raises(ValueError, match=r"^two lanes of one race are called same: give each a name of its own$"):
-        next(race([tiny.request(lane) for lane in (*lanes, lanes[0])]))
+        next(run_lanes([tiny.request(lane) for lane in (*lanes, lanes[0])]))
     assert {event.lane.name for event in tiny.race(lanes)} == {"same", "other"}
 
 
