@@ -259,8 +259,8 @@ def text_of(content: Content) -> str:
 def _find_template(processor: ProcessorMixin, name: str) -> str:
     """Return the template where transformers looks for it: the processor's, or its tokenizer's."""
     configured: Any = processor.chat_template or processor.tokenizer.chat_template or {}
-    if isinstance(configured, str):
-        return configured
+    if not isinstance(configured, dict):
+        return str(configured)
     if "default" in configured:
         return str(configured["default"])
     if configured:
