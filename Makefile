@@ -38,7 +38,7 @@ torchvision: .venv/.dev
 oldest: .venv/.dev
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .venv/oldest \
 		transformers==5.17.0 huggingface-hub==1.33.0
-	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafts.py \
+	PYTHONPATH=.venv/oldest $(BIN)/python -m pytest tests/test_decoding.py tests/test_drafters.py tests/test_drafts.py \
 		tests/test_formats.py tests/test_loading.py tests/test_passes.py tests/test_verify_and_sampling.py
 
 lint: .venv/.dev

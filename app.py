@@ -24,8 +24,7 @@ if os.environ.get("SPACES_ZERO_GPU"):
 import tyro
 from pydantic import ValidationError
 
-from specllava.cli.options import PairOptions, load_pair
-from specllava.cli.page_options import PageOptions
+from specllava.cli.options import PageOptions, PairOptions, load_pair
 from specllava.config import one_line
 from specllava.files import shipped
 from specllava.models.images import open_image

@@ -31,7 +31,7 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from specllava.bench.measure import bench_lanes
+from specllava.bench import bench_lanes
 from specllava.config import DecodingConfig
 from specllava.metrics import Bin, reliability
 from specllava.models.drafts.eagle import FeatureDraft

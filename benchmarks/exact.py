@@ -22,10 +22,10 @@ from tqdm.auto import tqdm
 
 from benchmarks.identity import Case, Runner, cases
 from benchmarks.shared.command import run_command, show_table
-from specllava.bench.dialogues import data_dialogues, prompts_of
-from specllava.bench.measure import bench_lanes
+from specllava.bench import bench_lanes, prompts_of
 from specllava.cli.options import write_json
 from specllava.config import RULES, DecodingConfig
+from specllava.distill.rows import data_dialogues
 from specllava.files import SCENES
 from specllava.models.options import DTypeName
 from specllava.pair import Pair

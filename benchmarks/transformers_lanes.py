@@ -24,13 +24,14 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from benchmarks.shared.command import run_command
-from specllava.bench.measure import REFERENCE, Runner, TimedRun, TimedStep, runners_of
-from specllava.cli.bench import Bench
+from specllava.bench import REFERENCE, Runner, TimedRun, runners_of
+from specllava.cli.commands import Bench
 from specllava.cli.options import typed_options
 from specllava.config import DecodingConfig
+from specllava.metrics import RunTotals
 from specllava.models.drafts.draft_vlm import SlotDraft
 from specllava.models.drafts.eagle import FeatureDraft
-from specllava.models.families.family import family_of
+from specllava.models.families import family_of
 from specllava.models.language_model import now
 from specllava.models.presets import Tree
 from specllava.models.tokens import slot_ids
@@ -208,15 +209,18 @@ class _Arrivals(BaseStreamer):
         emitted_ids = [token for tokens in self._tokens[1:] for token in tokens]
         kept = clip(emitted_ids, limit, ends)
         first = min(len(self._tokens[1]), len(kept))
-        left, steps = len(kept) - first, list[TimedStep]()
-        taken = [later - earlier for earlier, later in zip(self._times[1:], self._times[2:], strict=False)]
-        for tokens, seconds, (target, draft) in zip(self._tokens[2:], taken, self._passes[2:], strict=True):
+        left, accepted, steps = len(kept) - first, 0, self._tokens[2:]
+        for tokens in steps:
             emitted = min(len(tokens), left)
             left -= emitted
-            accepted = min(len(tokens) - 1, emitted)
-            steps.append(TimedStep(emitted, accepted, sum(target), draft, verify=seconds))
-        read = self._times[1] - started
-        return TimedRun(kept, first, vision, max(0.0, read - vision), tuple(steps), wall_seconds)
+            accepted += min(len(tokens) - 1, emitted)
+        widths, seconds = self._passes[2:], self._times[-1] - self._times[1]
+        totals = RunTotals(
+            1, len(kept), len(steps), sum(sum(target) - 1 for target, _ in widths), accepted, seconds,
+            max(vision, self._times[1] - started), verify_seconds=seconds, vision_seconds=vision,
+            wall_seconds=wall_seconds, first_tokens=first, draft_passes=sum(len(draft) for _, draft in widths),
+        )  # fmt: skip
+        return TimedRun(kept, totals)
 
 
 @contextmanager
@@ -273,7 +277,7 @@ def _tower_seconds(model: PreTrainedModel, device: torch.device) -> Iterator[lis
 def runners_with_transformers(
     pair: Pair, config: DecodingConfig, only: Sequence[str] = (), tree: Tree | None = None
 ) -> dict[str, Runner]:
-    """Return the runners of :func:`specllava.bench.measure.runners_of`, and those of ``transformers``.
+    """Return the runners of :func:`specllava.bench.runners_of`, and those of ``transformers``.
 
     Raises:
         ValueError: as there.

@@ -10,11 +10,11 @@ from PIL import Image
 
 from specllava.config import DecodingConfig
 from specllava.engine.pool import KVCaches
-from specllava.models.families.interface import ImageFeatures
+from specllava.models.family import ImageFeatures
 from specllava.models.images import Pictures, open_media
 from specllava.models.tokens import Message, escape_special_tokens, special_tokens
 from specllava.pair import Pair
-from specllava.spec_decode.loop import Event, Lane, RaceEvent, race
+from specllava.spec_decode.loop import Event, Lane, RaceEvent, run_lanes
 from specllava.trace import DecodeTrace
 
 
@@ -130,7 +130,7 @@ class Chat:
         past: list[RaceEvent] = []
         caches = [self._beside, self._caches][-len(lanes) :]
         requests = [self._pair.request(*one) for one in zip(lanes, caches, strict=True)]
-        with closing(race(requests)) as events:
+        with closing(run_lanes(requests)) as events:
             try:
                 for event in events:
                     past.append(event)

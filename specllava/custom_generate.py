@@ -23,14 +23,14 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 from specllava.config import DecodingConfig, one_line
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.draft_vlm import vision_source
-from specllava.models.families.family import MEDIA, check_media, encode_media, family_of
+from specllava.models.families import MEDIA, check_media, encode_media, family_of
 from specllava.models.language_model import check_decoder, now
 from specllava.models.loading import check_pair, check_processor
 from specllava.models.tokens import TextProcessor
 from specllava.pair import Pair
 from specllava.prompt import Prompt, compressed_slots, compressor_of, num_image_tokens, slots_of, to_device
 from specllava.spec_decode.logits_processing import REFUSED
-from specllava.spec_decode.loop import Lane, RaceEvent, race
+from specllava.spec_decode.loop import Lane, RaceEvent, run_lanes
 from specllava.trace import NO_DRAFT, DecodeTrace, Prefill
 
 OPTIONS: Final = tuple(sorted({one.name for one in fields(DecodingConfig)} - vars(GenerationConfig()).keys()))
@@ -70,7 +70,12 @@ def speculative_generate(
     Raises:
         ValueError: an argument or setting that is not followed, models that do not fit, or no room; one line.
     """
-    arguments = _arguments_of_generate()
+    frame = inspect.currentframe()  # of the running ``generate``, which does not pass on all of its arguments
+    while frame is not None and frame.f_code is not GENERATE.__code__:
+        frame = frame.f_back
+    if frame is None:
+        raise ValueError("speculative_generate is not called but given: model.generate(custom_generate=…)")
+    arguments = dict(frame.f_locals)
     _check_arguments(arguments, generation_config, input_ids, given.get("attention_mask"))
     config = _decoding(given, generation_config, input_ids.shape[1])
     if draft is None and config.drafter == "model":
@@ -86,7 +91,7 @@ def speculative_generate(
     recorded, events = bool(generation_config.return_dict_in_generate), list[RaceEvent]()
     request = pair.request(lane, record=recorded)
     streamer = arguments["streamer"]  # which transformers drops on its way to a callable
-    for event in race([request]):
+    for event in run_lanes([request]):
         events.append(event)
         for token in (event.item.first_token,) if isinstance(event.item, Prefill) else event.item.emitted:
             if streamer is not None:
@@ -106,31 +111,10 @@ speculative_generate.__signature__ = inspect.Signature(  # type: ignore[attr-def
 )
 
 
-def _arguments_of_generate() -> Mapping[str, Any]:
-    """Return the arguments of the running ``generate``, some of which it does not pass on.
-
-    Raises:
-        ValueError: none is running.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not GENERATE.__code__:
-        frame = frame.f_back
-    if frame is None:
-        raise ValueError("speculative_generate is not called but given: model.generate(custom_generate=…)")
-    return dict(frame.f_locals)
-
-
 def _check_arguments(
     arguments: Mapping[str, Any], settings: GenerationConfig, input_ids: Tensor, attention_mask: Tensor | None
 ) -> None:
-    """Refuse what the loop does not do.
-
-    Args:
-        attention_mask: as ``generate`` prepared it; without one of the caller's it infers padding from the ids.
-
-    Raises:
-        ValueError: it is asked for; one line that names it.
-    """
+    """Refuse what the loop does not do; without a mask of the caller's ``generate`` infers padding from the ids."""
     passed: Mapping[str, Any] = arguments["kwargs"]
     asked = {name: arguments[name] for name in inspect.signature(GENERATE).parameters if name not in FOLLOWED}
     asked |= {name: value for name, value in vars(settings).items() if name in SEARCHES or name.startswith("output_")}
@@ -149,11 +133,7 @@ def _check_arguments(
 
 
 def _decoding(given: Mapping[str, Any], settings: GenerationConfig, prompt_tokens: int) -> DecodingConfig:
-    """Return the options of decoding.
-
-    Raises:
-        ValueError: a value outside its bounds; one line.
-    """
+    """Return the options of decoding."""
     options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
     if settings.do_sample:
         options.setdefault("seed", int(torch.randint(2**31 - 1, ())))  # of torch's chance, as generate draws
@@ -170,11 +150,7 @@ def _pair(
     processor: ProcessorMixin | PreTrainedTokenizerBase | None,
     draft: Source | PreTrainedModel | None,
 ) -> Pair:
-    """Return the pair of a model and a draft; what was loaded for the model is kept while it lives.
-
-    Raises:
-        ValueError: a model that cannot be a target, no processor, or a draft that does not fit.
-    """
+    """Return the pair of a model and a draft that fits it; what was loaded for the model is kept while it lives."""
     pairs, key = PAIRS.setdefault(model, {}), (model.device, model.dtype, id(processor))
     if key not in pairs:
         family, path = family_of(model.config), model.config.name_or_path
@@ -200,11 +176,7 @@ def _pair(
 
 @torch.inference_mode()
 def _prompt(pair: Pair, input_ids: Tensor, given: Mapping[str, Any]) -> Prompt:
-    """Return the prompt that a processor prepared, for target and draft.
-
-    Raises:
-        ValueError: pictures that do not fill the image slots, or that the draft does not read in this form.
-    """
+    """Return the prompt that a processor prepared, for target and draft, if its pictures fill the image slots."""
     target, draft, source = pair.target, pair.draft, pair.draft_vision
     ids, started = input_ids.to(pair.device), now(pair.device)
     media = to_device({name: given[name] for name in MEDIA if given.get(name) is not None}, target, pair.device)

@@ -21,8 +21,8 @@ from specllava.engine.decoders import Batch, LanguageModel
 from specllava.engine.pool import EnginePools, KVCaches
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.draft_vlm import VisionSource, vision_source
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Family, ImageFeatures
+from specllava.models.families import family_of
+from specllava.models.family import Family, ImageFeatures
 from specllava.models.images import Pictures, open_media
 from specllava.models.language_model import checked_context, input_device, now
 from specllava.models.loading import load_draft, load_target
@@ -33,7 +33,7 @@ from specllava.prompt import Prompt, PromptBuilder, check_room
 from specllava.question import Messages
 from specllava.spec_decode.drafter import Drafter, NoDraft
 from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
-from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, race
+from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, run_lanes
 from specllava.spec_decode.ngram_drafter import NgramDrafter
 from specllava.spec_decode.rejection_sampler import SeededRandom
 from specllava.spec_decode.rules import build_rule
@@ -430,8 +430,8 @@ class Pair:
         return self.collect(self.race([lane], record))[lane.name]
 
     def race(self, lanes: Sequence[Lane], record: bool = True) -> Generator[RaceEvent]:
-        """Run named lanes in turn, see :func:`~specllava.spec_decode.loop.race`; each has caches of its own."""
-        return race([self.request(lane, record=record) for lane in lanes])
+        """Run named lanes in turn, see :func:`~specllava.spec_decode.loop.run_lanes`; each has caches of its own."""
+        return run_lanes([self.request(lane, record=record) for lane in lanes])
 
     def collect(self, events: Iterable[RaceEvent]) -> Race:
         """Return a trace per lane of a race, finished or stopped; lanes that did not start are left out."""

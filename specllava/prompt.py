@@ -16,8 +16,8 @@ from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 from specllava.files import is_panic
 from specllava.models.drafts.compressor import Compressor, Operator
 from specllava.models.drafts.draft_vlm import SlotDraft, VisionSource
-from specllava.models.families.family import family_of, features_family, shared_tower_of
-from specllava.models.families.interface import Features, ImageFeatures, Picture, ProcessedPrompt, picture_key
+from specllava.models.families import family_of, features_family, shared_tower_of
+from specllava.models.family import Features, ImageFeatures, Picture, ProcessedPrompt, picture_key
 from specllava.models.images import open_image
 from specllava.models.language_model import input_device, now
 from specllava.models.tokens import (

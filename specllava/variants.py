@@ -11,7 +11,7 @@ from specllava.config import RULE_CHOICES, RULES, SWEEP_VALUES, DecodingConfig
 from specllava.models.images import Pictures, open_media
 from specllava.pair import Pair
 from specllava.question import Messages
-from specllava.spec_decode.loop import Lane, RaceEvent, race
+from specllava.spec_decode.loop import Lane, RaceEvent, run_lanes
 from specllava.trace import TARGET_ONLY, DecodeTrace
 
 LOOKUP: Final = "prompt lookup"
@@ -85,7 +85,7 @@ def race_variants(
         prompt = one.pair.prompt(media, messages, one.config.max_new_tokens)
         requests.append(one.pair.request(Lane(one.name, one.config, prompt)))
         pairs[one.name], events[one.name] = one.pair, []
-    with closing(race(requests)) as race_events:
+    with closing(run_lanes(requests)) as race_events:
         for event in race_events:
             events[event.lane.name].append(event)
             yield

@@ -47,10 +47,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Gradio names cached pictures by content: a page that closes would take those of a page in another process along.
 os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="specllava-tests-")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specllava-tests-")  # what commands keep goes there
-if "SPECLLAVA_TESTS_SHIFT" in os.environ:
-    from support.shifted_weights import shift_weights
-
-    shift_weights(int(os.environ["SPECLLAVA_TESTS_SHIFT"]))
 
 
 def pytest_collection_finish() -> None:

@@ -15,8 +15,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from specllava.config import MIB, Limits
-from visual.page.admission import MAX_DEPTH, MAX_VALUES, Admission, body_refusal
-from visual.page.serve import FILE_POLICY, Around
+from visual.page.serve import FILE_POLICY, MAX_DEPTH, MAX_VALUES, Admission, Around, body_refusal
 
 CALL = {"fn_index": 3, "data": ["What?"], "session_hash": "me"}
 

@@ -115,7 +115,8 @@ def test_the_mask_is_the_trees_own_and_the_cache_keeps_the_branch(saved_page: Sa
     tab.page.keyboard.press("PageDown")
     tab.wait(f"document.querySelectorAll('.over .kept').length === {len(step.verification.path)}")
     assert tab.count(".over .dropped") == len(step.tree) - len(step.verification.path)
-    asked = [text for lesson in lessons for text in lesson.text]
+    stops = [stop for lesson in lessons for stop in lesson.data()["stops"]]
+    asked = [["".join(part for _, part in stop[one]["say"]) for one in ("question", "answer")] for stop in stops]
     for number in range(10):
         tab.page.evaluate("(at) => document.querySelectorAll('.lessons li:not(.on-phone) button')[at].click()", number)
         tab.wait(f"document.querySelector('.at').textContent.startsWith('lesson {number + 1} of 10')")
@@ -123,6 +124,14 @@ def test_the_mask_is_the_trees_own_and_the_cache_keeps_the_branch(saved_page: Sa
     tab.page.keyboard.press("Space")
     tab.wait("document.querySelector('.over .coin-line') !== null")
     assert "u = " in tab.page.locator(".over .number.ink").text_content()
+    for key, mode in (("PageDown", "run"), ("Space", "run"), ("PageUp", "lesson")):
+        tab.page.keyboard.press(key)
+        tab.wait(f"document.querySelector('.stage').dataset.mode === '{mode}'")
+    assert tab.say() == asked[-1][1] and not tab.count(".stage.playing")
+    tab.page.evaluate("document.querySelector('[data-act=present]').click()")
+    for key, at in (("1", 1), ("0", 10), ("PageDown", 10), ("PageDown", 10), ("3", 3)):
+        tab.page.keyboard.press(key)
+        tab.wait(f"document.querySelector('.at').textContent.startsWith('lesson {at} of 10')")
 
 
 def test_the_tour_goes_on_by_keys_and_lights_what_the_words_needed(saved_page: SavedPages) -> None:
@@ -214,6 +223,10 @@ def test_presenting_leaves_one_screen_and_escape_ends_it(saved_page: SavedPages)
     tab.wait("document.querySelector('.stage').classList.contains('present')")
     assert not tab.page.is_visible(".tools") and tab.page.is_visible(".foot")
     assert tab.page.evaluate("document.documentElement.scrollHeight") == 768
+    assert tab.page.locator(".answer .word").first.bounding_box()["height"] >= 18 * 1.25
+    for blank in (True, False):
+        tab.page.keyboard.press("b")
+        assert tab.page.is_visible(".say h2") is not blank
     tab.page.keyboard.press("Escape")
     tab.wait("!document.querySelector('.stage').classList.contains('present')")
 

@@ -66,7 +66,7 @@ def test_examples_lessons_and_links_open_from_files(site: Visitor) -> None:
     tab.page.goto(tab.page.url.partition("?")[0] + "?example=4-dialogue&turn=1&step=2&phase=guess")
     tab.wait("document.querySelector('.at').textContent.startsWith('step 2 of')")
     race = next(one for one in load_recorded(ASSETS / "examples") if one.name == "4-dialogue")
-    assert tab.text(".asked") in ("", race.turns[0].prompt)
+    assert tab.text(".asked") == race.turns[0].prompt
     assert_accessible(tab.page)
 
 
@@ -87,10 +87,9 @@ def test_a_run_of_the_static_edition_is_saved_as_a_page_of_its_own(site: Visitor
     other.close()
 
 
-def test_the_words_are_in_the_document_and_nothing_of_another_host(folder: Path) -> None:
+def test_the_races_are_files_and_nothing_is_of_another_host(folder: Path) -> None:
     page = (folder / "index.html").read_text(encoding="utf-8")
     races = load_recorded(ASSETS / "examples")
-    assert all(turn.prompt.replace("'", "&#x27;") in page for race in races for turn in race.turns)
     assert 'href="https://live.example"' in page and page.count("https://") == 1  # the link
     index = json.loads(page.partition('id="site">')[2].partition("</script>")[0])
     assert set(index["files"]) >= {race.name for race in races}

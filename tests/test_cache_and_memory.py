@@ -5,11 +5,11 @@ Oracles: whole passes of transformers' own modules, and a fresh pair that reads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
@@ -25,16 +25,15 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.identity import FORMATS, Runner
-from recipes.toy.draw import draw_scene
-from recipes.toy.scene import sample_scene
 from specllava.chat import Chat, Turn
 from specllava.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
+from specllava.engine import cuda_graphs
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
-from specllava.metrics import summarise
-from specllava.models.families.llava import Llava
+from specllava.models.families import Llava
 from specllava.models.memory import estimate
+from specllava.models.options import PassesName
 from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
 from specllava.prompt import Prompt, PromptBuilder, with_prefix
@@ -52,7 +51,6 @@ SIZES: dict[str, Any] = {
 DECODERS = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config)}
 TEXT = tuple(range(3, 14))
 BEAM = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
-EAGLES = ("eagle", "vispec", "eagle3")
 
 
 def decoder(kind: str, seed: int) -> PreTrainedModel:
@@ -83,8 +81,7 @@ def cached(engine: Engine, count: int | None = None) -> list[Tensor]:
 # ------------------------------------------------------------------------------------------------ slots
 
 
-@pytest.mark.parametrize("guesses", [1, 5, 10, 12])
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(("kind", "guesses"), [("llama", 1), ("llama", 12), ("qwen2", 5), ("qwen2", 10)])
 @torch.inference_mode()
 def test_logits_and_states_of_a_tree_are_those_of_each_branch_alone(kind: str, guesses: int):
     model = decoder(kind, guesses)
@@ -103,7 +100,7 @@ def test_logits_and_states_of_a_tree_are_those_of_each_branch_alone(kind: str, g
 
 
 @given(seed=st.integers(0, 10_000), kind=st.sampled_from(tuple(DECODERS)), data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=15)
 @torch.inference_mode()
 def test_a_committed_branch_leaves_what_its_tokens_alone_would_have_left(seed: int, kind: str, data: st.DataObject):
     """Over several steps: each tree stands on what the step before has kept, and storage never moves."""
@@ -124,25 +121,6 @@ def test_a_committed_branch_leaves_what_its_tokens_alone_would_have_left(seed: i
     close((cached(engine), engine.cache.states_from(0)), (cached(alone), alone.cache.states_from(0)))
 
 
-@torch.inference_mode()
-def test_a_chain_is_read_like_its_tokens_one_after_the_other_up_to_the_last_slot():
-    """The draft reads the last accepted leaf together with the next root."""
-    prompt = models.prompt(0)
-    together, apart = (Engine.of(models.target(), prompt.length + 4) for _ in range(2))
-    for engine in (together, apart):
-        engine.prefill(prompt.input_ids, prompt.features)
-    cache = together.cache
-    assert (cache.get_seq_length(), cache.get_mask_sizes(3)) == (prompt.length, (prompt.length + 3, 0))
-    alone = torch.cat([apart.forward(Batch([token])).logits for token in (5, 6, 7, 8)])
-    close(together.forward(Batch([5, 6])).logits, alone[:2])
-    close(together.forward(Batch([7, 8], last=1)).logits, alone[-1:])
-    full = f"the KV cache has {prompt.length + 4} slots, {prompt.length + 5} are needed"
-    assert complaint(lambda: together.forward(Batch([9]))) == full
-    for base, offsets in ((prompt.length, [0, 4]), (prompt.length + 3, [1])):
-        unwritten = f"slot {prompt.length + 4} was never written: {prompt.length + 4} are in use"
-        assert complaint(lambda base=base, offsets=offsets: together.commit(base, offsets)) == unwritten
-
-
 class Shifted(Llava):
     """A family whose pictures take fewer or more positions than slots, as those with two-dimensional positions do."""
 
@@ -153,8 +131,7 @@ class Shifted(Llava):
         return torch.arange(input_ids.shape[1])[None] + self.offset
 
 
-@pytest.mark.parametrize("offset", [-3, 5])
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(("kind", "offset"), [("llama", -3), ("qwen2", 5)])
 @torch.inference_mode()
 def test_passes_go_on_with_the_offset_of_the_family(kind: str, offset: int):
     """A prompt with other positions than its passes would rotate keys and queries apart."""
@@ -278,7 +255,7 @@ TURNS = st.lists(st.tuples(st.sampled_from(QUESTIONS), SHOWN, DRAFTERS, st.boole
 
 
 @given(st.sampled_from(models.SEEDS), st.sampled_from(models.KINDS), TURNS, st.lists(models.configs(), min_size=3))
-@settings(max_examples=20)
+@settings(max_examples=14)
 def test_every_turn_gives_what_the_target_alone_gives_of_the_whole_dialogue(
     seed: int, kind: DraftKind, turns: list[tuple[str, Shown, DrafterName, bool]], configs: list[DecodingConfig]
 ):
@@ -325,16 +302,15 @@ def test_both_lanes_reuse_the_common_prefix_of_their_cache_and_the_prompt_of_oth
         labels = [*wanted, *turn.trace.token_ids[:-1]]  # the last token is the next root: no slot yet
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
-def test_a_chat_that_was_forgotten_or_saved_goes_on_with_the_same_tokens_and_reuses_nothing(kind: DraftKind):
-    chat, dropped = Chat(models.pair(kind)), Chat(models.pair(kind))
+def test_a_chat_that_was_forgotten_or_saved_goes_on_with_the_same_tokens_and_reuses_nothing():
+    chat, dropped = Chat(models.pair("mixed")), Chat(models.pair("mixed"))
     for number, text in enumerate(QUESTIONS):
         one, other = (race(each, text, (0,) if number == 0 else ()) for each in (chat, dropped))
         assert one.trace.token_ids == other.trace.token_ids and other.trace.prefill.reused_tokens == 0
         assert dropped.nbytes > 0
         dropped.forget()
         assert dropped.nbytes == 0
-    resumed = Chat(models.pair(kind), chat.turns)
+    resumed = Chat(models.pair("mixed"), chat.turns)
     one, other = (race(each, "Why?") for each in (chat, resumed))
     assert one.trace.token_ids == other.trace.token_ids and other.trace.prefill.reused_tokens == 0
 
@@ -342,7 +318,7 @@ def test_a_chat_that_was_forgotten_or_saved_goes_on_with_the_same_tokens_and_reu
 @pytest.mark.parametrize("how", ["closed", "left", "raced"])
 def test_a_stopped_turn_is_kept_as_far_as_it_got(how: str):
     """Closed, or left alone until the next question; a race once both lanes have begun."""
-    for count in range(6):
+    for count in (0, 1, 2, 5):
         chat = Chat(models.pair("mixed"))
         ask(chat, "What?", (0,))
         begin = chat.race if how == "raced" else chat.stream
@@ -363,7 +339,7 @@ def test_a_stopped_turn_is_kept_as_far_as_it_got(how: str):
 @pytest.mark.parametrize("raced", [False, True])
 def test_a_turn_that_fails_leaves_the_chat_as_it_was(raced: bool):
     """A pass of either lane breaks off between two layers, so that its cache is torn."""
-    for failing in range(1, 6):
+    for failing in (1, 2, 4):
         chat = Chat(models.pair("mixed"))
         race(chat, "What?", (0,))
         before = chat.turns
@@ -411,33 +387,20 @@ def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer
     assert counts == [models.RECIPE.image_tokens, 1, 1]  # those that the template writes
 
 
-@pytest.mark.parametrize("step", [64, 100, 4096])
-def test_caches_grow_with_the_chat_and_keep_what_was_read(step: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("step", "passes"), [(64, "eager"), (64, "padded"), (4096, "eager")])
+def test_caches_grow_with_the_chat_and_keep_what_was_read(
+    step: int, passes: PassesName, monkeypatch: pytest.MonkeyPatch
+):
     """In steps, so that a short chat does not take the memory of the whole context."""
     monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
-    chat, sizes = Chat(models.pair("mixed")), list[int]()
+    monkeypatch.setattr(cuda_graphs, "WINDOW", 64)
+    chat, sizes = Chat(replace(models.pair("mixed"), passes=passes)), list[int]()
     for number in range(4):
         turn = race(chat, "Where? " * 12, (0,) if number == 0 else ())
         sizes.append(chat.nbytes)
         assert (turn.trace.prefill.reused_tokens > 0) == (number > 0)
         assert chat._caches.target(1).cache.capacity <= chat._pair.context + SHORT.nodes + 1
     assert sizes == sorted(sizes) and (sizes[0] < sizes[-1]) == (step < chat._pair.context)
-
-
-def test_the_toy_pair_answers_a_dialogue_without_loss(shipped: Callable[[str], Pair]):
-    """In float64, where both lanes give the same whatever kernels they ran; tau of each turn is in its traces."""
-    chat, picture, traces = Chat(shipped("float64")), draw_scene(sample_scene(2_000_027)), list[DecodeTrace]()
-    for number, text in enumerate(("How many objects are there?", "What is on the left?", "What colour is it?")):
-        list(chat.race(text, picture if number == 0 else None, DecodingConfig(max_new_tokens=40)))
-        check_last(chat)
-        alone, trace = chat.turns[-1].alone, chat.turns[-1].trace
-        assert alone.token_ids == trace.token_ids
-        # A guessed end of the answer has a slot; the target alone never ran its last token.
-        assert trace.prefill.reused_tokens - alone.prefill.reused_tokens in (0, 1)
-        assert (alone.prefill.reused_tokens > 64) == (number > 0)
-        traces.append(trace)
-    turns = [summarise([trace]).tau for trace in traces]
-    assert [trace.turn for trace in traces] == [0, 1, 2] and min(turns) > 1.0
 
 
 # ------------------------------------------------------------------------------------------------ states
@@ -485,11 +448,11 @@ def goes_on(chat: Chat, number: int, shown: Shown = ()) -> DecodeTrace:
     return trace
 
 
-@pytest.mark.parametrize("name", sample([name for name in FORMATS if name != "eagle, gated"], 5))  # its gate reads more
+@pytest.mark.parametrize("name", sample([name for name in FORMATS if name != "eagle, gated"], 3))  # its gate reads more
 def test_true_states_replace_guessed_ones_after_every_step(name: str):
     """What the cache holds after a step is what reading the accepted text from its beginning leaves."""
     accepted = 0
-    for seed in range(3):
+    for seed in range(2):
         pair = runner().pair(seed, name)
         prompt = pair.prompt(models.picture(seed) if seed else None, QUESTIONS[seed])
         request = pair.request(Lane.of(BEAM, prompt))
@@ -505,8 +468,7 @@ def test_true_states_replace_guessed_ones_after_every_step(name: str):
     assert accepted > 0
 
 
-@pytest.mark.parametrize("step", [64, 1024])  # slots that caches grow by: in every turn, or never
-@pytest.mark.parametrize("name", sample(tuple(FORMATS), 5))
+@pytest.mark.parametrize(("name", "step"), zip(sample(tuple(FORMATS), 4), cycle((64, 1024))))  # grows, or never
 def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(
     name: str, step: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -527,8 +489,7 @@ def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(
     goes_on(chat, 2)
 
 
-@pytest.mark.parametrize("other", ["none", "prompt-lookup"])
-@pytest.mark.parametrize("name", EAGLES)
+@pytest.mark.parametrize(("name", "other"), [("eagle", "none"), ("vispec", "prompt-lookup"), ("eagle3", "none")])
 def test_a_turn_without_states_computes_none_and_the_next_reads_what_they_lack(name: str, other: str):
     """Engines with states are apart from those without."""
     pair = runner().pair(2, name)
@@ -546,7 +507,7 @@ def test_a_turn_without_states_computes_none_and_the_next_reads_what_they_lack(n
     assert with_states.cache.labels[: prompt.length] == slot_labels(pair, prompt)
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle, pruned", "vispec", "eagle3"])
+@pytest.mark.parametrize("name", ["eagle, pruned", "eagle3"])
 def test_the_estimate_counts_keys_values_and_states_of_both_models(name: str):
     pair = runner().pair(0, name)
     chat = Chat(pair)

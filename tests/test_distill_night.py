@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from support import models
 from support.distilling import arguments, same, weights, write_data, write_pair
 
 from specllava.cli.main import main
-from specllava.distill.report import Report
+from specllava.distill.config import Report
 from specllava.models.drafts.draft_vlm import save
 
 pytestmark = pytest.mark.night
@@ -85,6 +87,29 @@ def test_a_run_whose_worker_is_not_forked_is_the_same_run(root, tmp_path):
     one, other = (Report.read(tmp_path / name / "report.json") for name in ("spawned", "forked"))
     assert one.curve == other.curve
     assert same(weights(tmp_path / "spawned" / "last"), weights(tmp_path / "forked" / "last"))
+
+
+def test_a_run_killed_in_the_middle_ends_with_the_same_weights(root):
+    """It is a real process, and it is killed for good between two checkpoints."""
+    whole, output = root / "whole", root / "killed"
+    assert main(arguments(root, whole)) == 0
+    command = [sys.executable, "-m", "specllava", *arguments(root, output)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **quiet) as running:
+        checkpoint, until = output / "work" / "last.pt", time.monotonic() + 240
+        while not checkpoint.exists():
+            assert running.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+    step = torch.load(checkpoint, weights_only=True)["step"]
+    assert step in (2, 4) and not (output / "last").exists() and Report.read(output / "report.json").state == "running"
+    assert main(arguments(root, output)) == 0
+    for draft in ("draft", "last"):
+        assert same(weights(output / draft), weights(whole / draft))
+    one, other = Report.read(output / "report.json"), Report.read(whole / "report.json")
+    assert one.checks == other.checks and one.curve == other.curve and one.left_out == other.left_out
 
 
 def test_a_vocabulary_that_fills_three_quarters_of_a_cores_cache_is_no_division_by_zero(root, tmp_path):

@@ -28,12 +28,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specllava.cli.main import main
-from specllava.distill.config import FeatureObjective, Objective
+from specllava.distill.config import FeatureObjective, Objective, Report
 from specllava.distill.data import RowBatches, RowEncoder
 from specllava.distill.export import export_draft
 from specllava.distill.losses import IGNORE, batch_losses
 from specllava.distill.new_draft import init_draft, same, training_draft
-from specllava.distill.report import Report
 from specllava.distill.rows import Row, load_rows
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine
@@ -41,7 +40,7 @@ from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.draft_vlm import FusedLayer, SlotDraft, fuse, save
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import load_feature_draft, read_feature_draft
-from specllava.models.families.family import family_of
+from specllava.models.families import family_of
 from specllava.models.loading import check_pair
 from specllava.models.memory import unquantized
 from specllava.models.tokens import resize_vocabulary
@@ -194,7 +193,7 @@ def test_a_projector_of_another_name_is_no_matter(root: Path):
         ("next", "draft", {}, "the draft reads features of a llava, the target is a llava_next"),
         ("wide", "draft", {}, "the draft reads vision features of size 32, the target's tower gives 48"),
         ("target", "draft", {"image_token_index": 5}, f"the draft's image token is 5, the target's {IMAGE_ID}"),
-        ("target", "draft", {"vision_feature_layer": -1}, "the draft reads vision layer -1, the target layer -2"),
+        ("target", "draft", {"vision_feature_layer": -1}, "made for vision feature layer -1, the target has -2"),
     ],
 )
 def test_a_draft_that_does_not_fit_is_refused_with_the_way_out(
@@ -600,7 +599,6 @@ def test_a_draft_for_any_family_is_exported(family: str, tmp_path: Path) -> None
         (EAGLE3 | {"mlp_bias": True}, "have biases, which engines leave out: distil one"),
         (EAGLE3 | {"num_hidden_layers": 2}, "it has 2 layers: hand on the files"),
         (EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual and norm_output: hand on"),
-        (EAGLE3 | {"norm_before_fc": True}, "it has norm_before_fc: hand on the files"),
         (EAGLE3 | {"state_layers": [2, 4]}, "3 of the hidden states 1 to 7, and it reads [2, 4]: distil one"),
         (EAGLE3 | {"state_layers": [2, 4, 8]}, "3 of the hidden states 1 to 7, and it reads [2, 4, 8]: distil one"),
     ],

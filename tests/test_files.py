@@ -85,12 +85,12 @@ def test_a_race_is_read_with_its_picture_and_without(tmp_path: Path) -> None:
     assert read_recorded(path).image == tmp_path / "scene.png"
 
 
-@pytest.mark.parametrize("name", ["../scene.png", "race.json", "a" * 5000, "\0.png", "nowhere.png", ""])
-def test_a_picture_is_taken_from_beside_the_file_only(tmp_path: Path, name: str) -> None:
+def test_a_picture_is_taken_from_beside_the_file_only(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "scene.png")
-    assert read_recorded(written(inner, image=name)).image is None
+    for name in ("../scene.png", "race.json", "a" * 5000, "\0.png", "nowhere.png", ""):
+        assert read_recorded(written(inner, image=name)).image is None
 
 
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -104,58 +104,49 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda parts: parts.clear(), "neither a target_only nor a speculative lane"),
-        (lambda parts: parts["target_only"].pop("steps"), "target_only.steps: field required"),
-        (_set("comment", "hello"), "comment"),
-        (_set("speculative/steps/0/colour", "red"), "speculative.steps.0.colour"),
-        (_set("speculative/schema_version", 2), "speculative.schema_version"),
-        (_set("speculative/steps/0/tree/parents/0", 3), "node 0 is the root"),
-        (_set("speculative/steps/0/seconds/draft", float("nan")), "speculative.steps.0.seconds.draft"),
-        (_set("speculative/steps/0/seconds/draft", 1e308), "seconds, and at most 1,000,000 can be shown"),
-        (_set("speculative/steps/0/tree/log_probs/1", 900.0), "step 1: a log-probability of 900 is above 0"),
-        (_set("speculative/steps/0/tree/log_probs/1", -1e308), "a log-probability of -1e+308 is below -10000"),
-        (_set("speculative/steps/0/tree/entropies/0", 1e308), "step 1: an entropy of 1e+308 is above 100"),
-        (_set("speculative/steps/0/tree/entropies/0", -1e308), "step 1: an entropy of -1e+308 is below 0"),
-        (_set("speculative/steps/0/target/token_ranks/0", 10**400), "speculative.steps.0.target.token_ranks.0"),
-        (_set("speculative/steps/0/target/token_ranks/0", -1), "greater than or equal to 0"),
-        (_set("speculative/steps/0/pruned", [{"parent": 0, "token": 5, "log_prob": -1.0}] * 6001), "6,001 pruned"),
-        (_set("speculative/texts/5", "x" * 600), "speculative has 600 characters in one token"),
-        (_set("speculative/texts/-5", "x"), "'-5' is no token id with a text"),
-        (_set("speculative/schema_version", 1.0), "speculative.schema_version = 1.0: it must be the integer 1"),
-        (_set("speculative/schema_version", True), "speculative.schema_version = True: it must be the integer 1"),
-        (_set("speculative/schema_version", 2), "the file is of a newer specllava, and this one reads 1"),
-        (_set("speculative/steps/0/colour", "red"), "may be of a newer specllava that knows it"),
-        (_set("speculative/config/warmth", 1), "speculative.config.warmth"),
-        (_set("speculative/config/drafter", "oracle"), "may be of a newer specllava that knows it"),
-        (_set("speculative/config/rule", "x" * 101), "a rule's name has 1 to 100 printable characters"),
-        (_set("speculative/eos_token_ids", []), "speculative.finish_reason = 'eos': the last token"),
-        (_set("speculative/steps/0/target/choices/0", 5), "the target's choice after node 0 stands, 5, not"),
-        (_set("image", 7), "image = 7: it must be the name of a file"),
-        (_set("speculative/prompt", "Another?"), "different prompts"),
-        (_set("speculative/texts/5", "x" * 20_000), "speculative has 20,000 characters in one token"),
-        (_set("speculative/setting/pair", "x" * 300), "300 characters in a name"),
-    ],
-)
-def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path, change: Any, said: str) -> None:
-    assert said in refusal(written(tmp_path, change))
+LANE = "speculative"
+NO_RACES: list[tuple[Any, str]] = [
+    (lambda parts: parts.clear(), "neither a target_only nor a speculative lane"),
+    (lambda parts: parts["target_only"].pop("steps"), "target_only.steps: field required"),
+    (_set("comment", "hello"), "comment"),
+    (_set(f"{LANE}/steps/0/seconds/draft", 1e308), "seconds, and at most 1,000,000 can be shown"),
+    (_set(f"{LANE}/steps/0/tree/log_probs/1", 900.0), "step 1: a log-probability of 900 is above 0"),
+    (_set(f"{LANE}/steps/0/tree/log_probs/1", -1e308), "a log-probability of -1e+308 is below -10000"),
+    (_set(f"{LANE}/steps/0/tree/entropies/0", 1e308), "step 1: an entropy of 1e+308 is above 100"),
+    (_set(f"{LANE}/steps/0/tree/entropies/0", -1e308), "step 1: an entropy of -1e+308 is below 0"),
+    (_set(f"{LANE}/steps/0/target/token_ranks/0", 10**400), f"{LANE}.steps.0.target.token_ranks.0"),
+    (_set(f"{LANE}/steps/0/pruned", [{"parent": 0, "token": 5, "log_prob": -1.0}] * 6001), "6,001 pruned"),
+    (_set(f"{LANE}/texts/-5", "x"), "'-5' is no token id with a text"),
+    (_set(f"{LANE}/texts/5", "x" * 600), "speculative has 600 characters in one token"),
+    (_set(f"{LANE}/schema_version", True), f"{LANE}.schema_version = True: it must be the integer 1"),
+    (_set(f"{LANE}/schema_version", 2), "the file is of a newer specllava, and this one reads 1"),
+    (_set(f"{LANE}/steps/0/colour", "red"), "may be of a newer specllava that knows it"),
+    (_set(f"{LANE}/config/drafter", "oracle"), "may be of a newer specllava that knows it"),
+    (_set(f"{LANE}/config/rule", "x" * 101), "a rule's name has 1 to 100 printable characters"),
+    (_set(f"{LANE}/eos_token_ids", []), f"{LANE}.finish_reason = 'eos': the last token"),
+    (_set(f"{LANE}/steps/0/target/choices/0", 5), "the target's choice after node 0 stands, 5, not"),
+    (_set("image", 7), "image = 7: it must be the name of a file"),
+    (_set(f"{LANE}/prompt", "Another?"), "different prompts"),
+    (_set(f"{LANE}/setting/pair", "x" * 300), "300 characters in a name"),
+    (_set(f"{LANE}/steps/0/emitted", [1] * 100_000), "emitted"),
+]
+
+
+def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path) -> None:
+    for change, said in NO_RACES:
+        assert said in refusal(written(tmp_path, change))
+    for data in (b"", b"no json", b"[1, 2]", b"[" * 100_000, b"\xff\xfe\x00"):
+        (tmp_path / "odd.json").write_bytes(data)
+        refusal(tmp_path / "odd.json")
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda parts: parts["speculative"].update(steps=[{}] * 100_000),
+        lambda parts: parts[LANE].update(steps=[{}] * 100_000),
         lambda parts: parts.update({str(i): 0 for i in range(100_000)}),
-        lambda parts: parts["speculative"].update({str(i): 0 for i in range(100_000)}),
-        lambda parts: parts["speculative"]["config"].update({str(i): 0 for i in range(100_000)}),
-        lambda parts: parts["speculative"]["steps"][0]["tree"].update({str(i): 0 for i in range(100_000)}),
-        lambda parts: parts["speculative"]["steps"][0]["tree"].update(tokens=["x"] * 100_000),
-        lambda parts: parts["speculative"]["steps"][0]["target"].update(margins=["x"] * 100_000),
-        lambda parts: parts["speculative"]["steps"][0].update(pruned=[{}] * 100_000),
-        lambda parts: parts["speculative"].update(texts={f"x{i}": 0 for i in range(100_000)}),
-        lambda parts: parts["speculative"]["setting"].update(versions={str(i): 0 for i in range(100_000)}),
+        lambda parts: parts[LANE]["steps"][0]["tree"].update(tokens=["x"] * 100_000),
+        lambda parts: parts[LANE].update(texts={f"x{i}": 0 for i in range(100_000)}),
     ],
 )
 def test_a_file_with_very_many_errors_costs_little_memory(
@@ -177,13 +168,7 @@ def test_a_file_with_very_many_errors_costs_little_memory(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert max(counts, default=0) < 200
-    assert peak < 60 * 2**20
-
-
-@pytest.mark.parametrize("tokens", [1_000, 100_000])
-def test_a_refusal_does_not_repeat_a_long_file(tmp_path: Path, tokens: int) -> None:
-    assert "emitted" in refusal(written(tmp_path, _set("speculative/steps/0/emitted", [1] * tokens)))
+    assert max(counts, default=0) < 200 and peak < 60 * 2**20
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
@@ -214,23 +199,9 @@ def test_options_that_a_file_leaves_open_are_told(tmp_path: Path, capsys: pytest
     assert race.filled in capsys.readouterr().err
 
 
-def test_a_race_that_took_no_time_at_all_is_drawn_at_its_step(tmp_path: Path) -> None:
-    def timeless(parts: dict[str, Any]) -> None:
-        for lane in ("target_only", "speculative"):
-            for times in (parts[lane]["prefill"], *(step["seconds"] for step in parts[lane]["steps"])):
-                times.update({key: 0.0 for key in times if key in ("draft", "verify", "rest") or "_seconds" in key})
-
-    race = read_recorded(written(tmp_path, timeless))
-    assert race.lead.decode_seconds == race.lead.prefill.total == 0
-    frames = frames_of(race.target_only, race.speculative)
-    assert frames[0]["kind"] == "run" and end_of(frames)["headline"]["more"] == []
-
-
-@pytest.mark.parametrize(
-    "path", sorted((trace_commands.PAGE.parent / "assets").glob("*/?-*.json")), ids=lambda p: p.stem
-)
-def test_every_race_that_ships_is_read_with_nothing_filled_in(path: Path) -> None:
-    assert read_recorded(path).filled == ""
+def test_every_race_that_ships_is_read_with_nothing_filled_in() -> None:
+    paths = sorted((trace_commands.PAGE.parent / "assets").glob("*/?-*.json"))
+    assert len(paths) > 5 and {read_recorded(path).filled for path in paths} == {""}
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -250,13 +221,6 @@ def test_the_trace_of_one_lane_is_shown_by_itself(tmp_path: Path, lane: str) -> 
         again = tmp_path / "again.json"
         again.write_text(end["file"])
         assert read_recorded(again).lead == LANES[lane]
-
-
-@pytest.mark.parametrize("data", [b"", b"no json", b"[1, 2]", b"[" * 100_000, b"\xff\xfe\x00"])
-def test_what_is_no_json_object_is_refused(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "odd.json"
-    path.write_bytes(data)
-    refusal(path)
 
 
 def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
@@ -402,20 +366,6 @@ def test_what_is_written_whole_goes_through_links_and_into_devices(tmp_path: Pat
     assert link.is_symlink() and goal.read_text() == "here"
     write_whole(Path("/dev/null"), b"gone")
     assert not Path("/dev/null").is_file()
-
-
-def test_a_race_is_viewed_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-
-    def run(command: list[str], check: bool) -> Any:
-        started.append(command)
-        return trace_commands.subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(trace_commands.subprocess, "run", run)
-    path = written(tmp_path)
-    assert main(["trace", "view", str(path), "--port", "7999"]) == 0
-    assert started[0][1:] == [str(trace_commands.PAGE), "--open", str(path), "--port", "7999"]
-    assert trace_commands.PAGE.is_file()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from support import checkpoints, formats
 from support.amount import ALL, sample
 from support.chances import check_distribution, drawn_exactly
@@ -242,19 +240,6 @@ def test_what_the_files_do_not_say_is_read_as_it_is_asked_for(
     assert trace.setting.draft == ("draft (" + told + ("" if theta is None else ", rope base 500000") + ")")
 
 
-def test_files_that_accelerate_wrote_without_an_index_are_read_together(target, made, tmp_path: Path):
-    """Of three files the first alone was read, which lacks most tensors."""
-    whole, parts = made("speculators"), tmp_path / "parts"
-    weights = load_file(whole / "model.safetensors")
-    shutil.copytree(whole, parts)
-    names = sorted(weights)
-    for number, file in enumerate(("model", "model_1", "model_2")):
-        save_file({name: weights[name] for name in names[number::3]}, parts / f"{file}.safetensors")
-    one, other = (target().with_draft(place).draft.state_dict() for place in (whole, parts))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    assert set(Checkpoint.at(parts).names()) == set(weights)
-
-
 @pytest.mark.parametrize("name", ["specforge", "wide"])
 def test_memory_is_counted_for_the_tokens_that_a_head_scores(pairs, made, name: str):
     """A head for 32,000 of 152,064 tokens was counted as if it scored them all."""
@@ -430,19 +415,13 @@ MAPS: dict[str, Callable[[Tensor], Weights]] = {
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_a_map_that_names_other_tokens_than_the_mask_is_refused_by_the_first(target, tmp_path: Path, kind: str):
+def test_a_map_that_names_other_tokens_than_the_mask_is_refused(target, tmp_path: Path, kind: str):
     """By EAGLE-3's definition: token ``i`` of the draft is the target's ``i + d2t[i]``, and ``t2d`` is true there."""
     weights = weights_of("eagle3")
     ids = torch.tensor([token for token, used in enumerate(weights["t2d"].tolist()) if used])
     ids[-1] += int(ids[-1] - ids[-2] == 1)  # a gap before the last token
     weights |= {"d2t": ids - torch.arange(SMALL), "t2d": torch.isin(torch.arange(PADDED), ids)} | MAPS[kind](ids)
-    names = sorted(number + offset for number, offset in enumerate(weights["d2t"].tolist()))
-    masked = [token for token, used in enumerate(weights["t2d"].tolist()) if used]
-    differ = [row for row, pair in enumerate(zip(names, masked, strict=False)) if pair[0] != pair[1]]
-    words = f"draft has {SMALL} tokens in d2t and {len(masked)} in t2d"
-    if len(masked) == SMALL:
-        row, words = differ[0], f"differ in {len(differ)} of {SMALL} tokens: token "
-        words += f"{row} is the target's {names[row]} by d2t and {masked[row]} by t2d"
+    words = f"draft has {SMALL} tokens in d2t and {int(weights['t2d'].sum())} in t2d, which are not the same"
     draft = written(tmp_path / "draft", "eagle3", weights)
     assert words in complaint(lambda: target().with_draft(draft))
 
@@ -490,13 +469,9 @@ def test_a_file_that_holds_anything_but_tensors_is_refused(target, tmp_path: Pat
     assert "no dictionary of tensors" in complaint(lambda: target().with_draft(draft))
 
 
-def test_a_file_that_is_too_large_or_damaged_is_refused(target, tmp_path: Path):
+def test_a_file_that_is_damaged_is_refused(target, tmp_path: Path):
     draft = written(tmp_path / "draft", "eagle", {})
     whole = (draft / "pytorch_model.bin").read_bytes()
-    with (draft / "pytorch_model.bin").open("r+b") as file:
-        file.truncate(2**30)
-    line = complaint(lambda: target().with_draft(draft))
-    assert "a pytorch_model.bin of 1073741824 bytes, its sizes explain" in line
     for content in (b"", b"not a file of torch's", whole[:100]):
         (draft / "pytorch_model.bin").write_bytes(content)
         assert "cannot be read" in complaint(lambda: target().with_draft(draft))
@@ -524,7 +499,7 @@ def test_a_directory_that_is_neither_is_refused(target, tmp_path: Path):
     llama = checkpoints.write_llama(tmp_path / "llama")
     for asked, line in (
         ({"draft_format": "eagle"}, "llama is no draft of format eagle"),
-        ({"draft_state_layers": (0, 1)}, "does not read the target's states: leave --draft-state-layers 0 1 out"),
+        ({"draft_state_layers": (0, 1)}, "does not read the target's states: leave --draft-state-layers and"),
     ):
         assert line in complaint(lambda asked=asked: target().with_draft(llama, **asked))
 
@@ -533,7 +508,7 @@ def test_a_directory_that_is_neither_is_refused(target, tmp_path: Path):
     ("of", "what"),
     [
         ("speculators, qwen3", "norms of queries and keys"),
-        ("eagle3, nvidia", "a bias of fc"),
+        ("eagle3, biased", "a bias of fc"),
         ("eagle3, the target's head", "no head of its own"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from support.shipped_races import shipped_races, shown_traces
 
 from specllava.config import DecodingConfig
 from specllava.metrics import (
@@ -16,6 +17,7 @@ from specllava.metrics import (
     judged_nodes,
     pass_ratio,
     reliability,
+    saved_tokens,
     speedup,
     summarise,
     unused_draft,
@@ -76,35 +78,28 @@ PLAIN = run(
 )
 
 
-def test_the_answer_is_the_first_token_and_what_steps_emitted():
-    assert SPECULATIVE.token_ids == (10, 11, 13, 14, 16, 17)
-    assert SHORT.token_ids == (10, 11, 13)
-    assert SPECULATIVE.decode_seconds == pytest.approx(0.8)
+def test_totals_are_pooled_over_runs():
+    one, both = summarise([SPECULATIVE]), summarise(iter([SPECULATIVE, SHORT]))
+    assert SPECULATIVE.token_ids == (10, 11, 13, 14, 16, 17) and SHORT.token_ids == (10, 11, 13)
+    assert (one.runs, one.tokens, one.step_tokens, one.target_passes) == (1, 6, 5, 3)
+    assert (one.drafted, one.accepted, one.tau, one.acceptance) == (5, 2, pytest.approx(5 / 3), pytest.approx(2 / 5))
+    assert (one.seconds_per_token, one.tokens_per_second) == (pytest.approx(0.8 / 5), pytest.approx(5 / 0.8))
+    assert (one.draft_seconds, one.verify_seconds) == (pytest.approx(0.2), pytest.approx(0.5))
+    assert (both.runs, both.tokens, both.target_passes) == (2, 9, 4)
+    assert both.tau == pytest.approx(7 / 4)  # the mean of the means would be (5/3 + 2) / 2
+    assert both.acceptance == pytest.approx(4 / 9)  # what the limit let through counts, not the verdict
+    assert (both.prefill_seconds, both.seconds_per_token) == (pytest.approx(3.0), pytest.approx(1.0 / 7))
+    plain, nothing = summarise([PLAIN]), summarise([])
+    assert plain.tau == 1.0 and (nothing.runs, nothing.tokens) == (0, 0)
+    missing = (plain.acceptance, nothing.tau, nothing.acceptance, nothing.seconds_per_token, speedup(plain, nothing))
+    assert all(map(math.isnan, (*missing, summarise([run(2, (), prefill=1.0)]).tau)))
+    assert speedup(plain, one) == pytest.approx((2.0 / 5) / (0.8 / 5)) and speedup(plain, plain) == 1.0
+    assert pass_ratio(plain, one) == pytest.approx((0.5 / 3) / 0.3)
 
 
-def test_summary_of_one_run():
-    summary = summarise([SPECULATIVE])
-    assert (summary.runs, summary.tokens, summary.step_tokens, summary.target_passes) == (1, 6, 5, 3)
-    assert (summary.drafted, summary.accepted) == (5, 2)
-    assert summary.tau == pytest.approx(5 / 3)
-    assert summary.acceptance == pytest.approx(2 / 5)
-    assert summary.seconds_per_token == pytest.approx(0.8 / 5)
-    assert summary.tokens_per_second == pytest.approx(5 / 0.8)
-
-
-def test_runs_are_pooled_total_over_total():
-    summary = summarise(iter([SPECULATIVE, SHORT]))
-    assert (summary.runs, summary.tokens, summary.target_passes) == (2, 9, 4)
-    assert summary.tau == pytest.approx(7 / 4)  # the mean of the means would be (5/3 + 2) / 2
-    assert summary.acceptance == pytest.approx(4 / 9)  # what the limit let through counts, not the verdict
-    assert summary.prefill_seconds == pytest.approx(3.0)
-    assert summary.seconds_per_token == pytest.approx(1.0 / 7)
-
-
-def test_target_only_has_tau_one_and_no_acceptance():
-    summary = summarise([PLAIN])
-    assert summary.tau == 1.0
-    assert math.isnan(summary.acceptance)
+def test_guesses_after_the_end_of_an_answer_are_not_accepted():
+    """Of three agreed guesses the answer has room for two: as bars, rates and the benchmark's steps count them."""
+    assert summarise([SHORT]).accepted == 2
 
 
 @pytest.mark.parametrize(
@@ -128,57 +123,24 @@ def test_a_draft_that_is_never_right_is_reported_after_32_passes(drafter, passes
     assert not reported or all(word in line for word in ("this target", "template", "precision", "d2t"))
 
 
-def test_nothing_measured_is_not_a_number():
-    nothing = summarise([])
-    assert (nothing.runs, nothing.tokens) == (0, 0)
-    for value in (nothing.tau, nothing.acceptance, nothing.seconds_per_token):
-        assert math.isnan(value)
-
-
-def test_a_run_that_ends_with_its_first_token_has_no_tau():
-    assert math.isnan(summarise([run(2, (), prefill=1.0)]).tau)
-
-
-def test_speedup_is_seconds_per_token_over_seconds_per_token():
-    plain, speculative = summarise([PLAIN]), summarise([SPECULATIVE])
-    assert speedup(plain, speculative) == pytest.approx((2.0 / 5) / (0.8 / 5))
-    assert speedup(plain, plain) == 1.0
-    assert math.isnan(speedup(plain, summarise([])))
-
-
-def test_equal_answers_are_identical():
-    verdict = compare(PLAIN, SPECULATIVE)
-    assert (verdict.identical, verdict.tokens, verdict.position, verdict.margin) == (True, 6, None, None)
-    assert not verdict.near_tie
-
-
-@pytest.mark.parametrize(("position", "margin"), [(1, 0.5), (2, 1.5), (3, 3.5), (4, 0.5), (5, 0.5)])
-def test_the_first_difference_comes_with_the_margin_of_the_node_that_chose(position: int, margin: float):
+def test_answers_part_with_the_margin_of_the_node_that_chose():
     """Position 3 of the reference was chosen at node 3, the last accepted one."""
-    other = list(SPECULATIVE.token_ids)
-    other[position] = 29
-    steps = tuple(step(DraftTree.only_root(a), (), b, StepSeconds()) for a, b in pairwise(other))
-    candidate = run(10, steps, prefill=1.0)
-    verdict = compare(SPECULATIVE, candidate)
-    assert (verdict.identical, verdict.tokens, verdict.position, verdict.margin) == (False, 6, position, margin)
-    assert not verdict.near_tie
-
-
-def test_a_difference_in_the_first_token_has_the_prefills_margin():
-    verdict = compare(replace(SPECULATIVE, prefill=replace(SPECULATIVE.prefill, first_margin=0.25)), run(11, (), 1.0))
-    assert (verdict.tokens, verdict.position, verdict.margin) == (1, 0, 0.25)
-
-
-@pytest.mark.parametrize(("longer", "shorter"), [(SPECULATIVE, SHORT), (SHORT, SPECULATIVE)])
-def test_another_length_is_a_difference_without_a_margin(longer: DecodeTrace, shorter: DecodeTrace):
-    verdict = compare(longer, shorter)
-    assert (verdict.identical, verdict.tokens, verdict.position, verdict.margin) == (False, 3, 3, None)
-    assert not verdict.near_tie
-
-
-@pytest.mark.parametrize(("margin", "near"), [(0.0, True), (NEAR_TIE_MARGIN, True), (2 * NEAR_TIE_MARGIN, False)])
-def test_a_near_tie_is_within_the_margin(margin: float, near: bool):
-    assert compare(run(10, (), 1.0, margin), run(11, (), 1.0)).near_tie is near
+    same = compare(PLAIN, SPECULATIVE)
+    assert (same.identical, same.tokens, same.position, same.margin, same.near_tie) == (True, 6, None, None, False)
+    for position, margin in ((1, 0.5), (2, 1.5), (3, 3.5), (4, 0.5), (5, 0.5)):
+        other = list(SPECULATIVE.token_ids)
+        other[position] = 29
+        steps = tuple(step(DraftTree.only_root(a), (), b, StepSeconds()) for a, b in pairwise(other))
+        found = compare(SPECULATIVE, run(10, steps, prefill=1.0))
+        assert (found.identical, found.tokens, found.position, found.margin) == (False, 6, position, margin)
+        assert not found.near_tie
+    for one, other in ((SPECULATIVE, SHORT), (SHORT, SPECULATIVE)):  # of another length
+        found = compare(one, other)
+        assert (found.identical, found.tokens, found.position, found.margin) == (False, 3, 3, None)
+        assert not found.near_tie
+    for margin, near in ((0.25, False), (0.0, True), (NEAR_TIE_MARGIN, True), (2 * NEAR_TIE_MARGIN, False)):
+        first = compare(run(10, (), 1.0, margin), run(11, (), 1.0))
+        assert (first.tokens, first.position, first.margin, first.near_tie) == (1, 0, margin, near)
 
 
 @pytest.mark.parametrize(("uniform", "near"), [(0.25 + 4e-8, True), (0.75 - 4e-8, True), (0.5, False)])
@@ -195,11 +157,6 @@ def test_answers_that_were_drawn_part_at_a_near_tie_if_the_number_is_at_the_end_
     assert judged.margin is None
 
 
-def test_guesses_after_the_end_of_an_answer_are_not_accepted():
-    """Of three agreed guesses the answer has room for two: as bars, rates and the benchmark's steps count them."""
-    assert summarise([SHORT]).accepted == 2
-
-
 def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
     """12 has the lower probability of the root's two children."""
     other = step(BRANCHING, (2,), 16, StepSeconds())
@@ -207,12 +164,6 @@ def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
     assert [each.outcome for each in judged_nodes(SPECULATIVE.steps[0])] == ["favourite", "favourite", "missed"]
     assert [each.position for each in judged_nodes(SHORT.steps[0])] == [0, 1]
     assert summarise([run(10, (other,), 1.0), SPECULATIVE]).saved == 1
-
-
-def test_both_speedups_and_what_a_checking_pass_costs():
-    plain, speculative = summarise([PLAIN]), summarise([SPECULATIVE])
-    assert pass_ratio(plain, speculative) == pytest.approx((0.5 / 3) / 0.3)
-    assert (speculative.draft_seconds, speculative.verify_seconds) == (pytest.approx(0.2), pytest.approx(0.5))
 
 
 def test_reliability_holds_the_drafts_promise_against_the_verdict():
@@ -223,3 +174,22 @@ def test_reliability_holds_the_drafts_promise_against_the_verdict():
     assert (high.tested, high.accepted, high.promised) == (4, 2, pytest.approx(promised))
 
 
+def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
+    """Of shipped races and of synthetic ones; a run opens on a step that another branch saved."""
+    for trace in shown_traces(20):
+        for one in trace.steps:
+            accepted, children = one.verification.accepted, one.tree.children()
+            judged = {each.position: each for each in judged_nodes(one)}
+            for position, node in enumerate(one.verification.path[: len(one.emitted)]):
+                if not children[node]:
+                    assert position not in judged
+                    continue
+                family = sorted(children[node], key=lambda n: -one.tree.log_probs[n])
+                right = accepted[position] if position < len(accepted) else None
+                outcome = "missed" if right is None else "favourite" if right == family[0] else "saved"
+                assert (judged[position].node, judged[position].outcome) == (node, outcome)
+                assert one.emitted[position] in [one.tree.tokens[n] for n in family] or outcome == "missed"
+
+
+def test_another_branch_saved_tokens_of_every_shipped_example() -> None:
+    assert all(any(saved_tokens(each) for each in race.lead.steps) for race in shipped_races())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 from collections.abc import Generator
@@ -20,9 +22,9 @@ from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
 from specllava.trace import NO_DRAFT
 from visual.page import state as chats_module
-from visual.page.handlers import Handlers
-from visual.page.measure import Comparison, Row, compared, comparison_words, questions, run_views
-from visual.page.run import Asked, RaceFrames, granted, lanes_config, lent_race, run_frames
+from visual.page.measure import Comparison, Row, compared, comparison_csv, comparison_words, questions, run_views
+from visual.page.page import Handlers
+from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
 from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
 from visual.page.state import LOST, NONE_YET, Chats, PageState, Runs
@@ -74,7 +76,7 @@ def test_a_run_ends_with_what_the_target_says(page: PageState, pair: Pair, warne
     end = next(json.loads(frame) for frame in frames if '"kind":"end"' in frame)
     alone = pair.generate(PICTURE, "How many objects are there?", replace(SHORT, drafter="none"))
     assert json.loads(end["file"])["speculative"]["text"] == alone.text
-    assert end["ending"] == "finished" and not warned and page.runs.empty and not page.runs.is_on("me")
+    assert end["ending"] == "finished" and not warned and not page.runs.is_on("me")
     line = json.loads(caplog.records[-1].message)
     assert (line["run"], line["outcome"], line["tokens"]) == ("race", "finished", len(alone.token_ids))
     assert "objects" not in caplog.text
@@ -105,8 +107,8 @@ def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
 
     backend = FakeBackend()
     made = FrameList("live run", live=True)
-    race = RaceFrames(made, backend.collect, lambda: page.runs.state("me", run.number))
-    *_, frames = race.frames(events(backend.race(described(backend))), 60)
+    bounded = Bounded(events(backend.race(described(backend))), 60, lambda: page.runs.state("me", run.number))
+    *_, frames = draw_race(made, backend.collect, bounded)
     end = json.loads(frames[-1])
     assert (end["kind"], end["ending"]) == ("end", "stopped")
     assert end["headline"]["say"][0][1].startswith("Stopped after")
@@ -114,15 +116,15 @@ def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
 
 def test_the_deadline_ends_a_run_and_keeps_what_there_is() -> None:
     backend = FakeBackend(pace=0.002)
-    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "on")
-    *_, frames = race.frames(backend.race(described(backend)), 0.02)
+    bounded = Bounded(backend.race(described(backend)), 0.02, lambda: "on")
+    *_, frames = draw_race(FrameList("live run", live=True), backend.collect, bounded)
     assert json.loads(frames[-1])["ending"] == "deadline" and backend.closed == ["Describe it."]
 
 
 def test_a_run_that_is_left_sends_no_end() -> None:
     backend = FakeBackend()
-    race = RaceFrames(FrameList("live run", live=True), backend.collect, lambda: "left")
-    assert list(race.frames(backend.race(described(backend)), 60)) == []
+    bounded = Bounded(backend.race(described(backend)), 60, lambda: "left")
+    assert list(draw_race(FrameList("live run", live=True), backend.collect, bounded)) == []
 
 
 def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageState, warned: list[str]) -> None:
@@ -131,7 +133,7 @@ def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageStat
 
     bad = replace(page, backend=lambda: broken(None))
     assert list(run_frames(bad, asked(bad))) == []
-    assert warned == ["Something went wrong and the run was stopped. Please try again."] and bad.runs.empty
+    assert warned == ["Something went wrong and the run was stopped. Please try again."] and not bad.runs.is_on("me")
     assert list(run_frames(page, asked(page, question="x" * 30_000))) == []
     assert warned[-1].startswith("This cannot run: the question has more than 20,000 characters")
     gone = replace(asked(page), picture="/nowhere/gone.png")
@@ -264,6 +266,8 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
         passes = sum(len(run.steps) for run in row.runs)
         tokens = sum(len(run.token_ids) - 1 for run in row.runs)
         assert row.cells()[1] == f"{tokens / passes:.1f}" and row.cells()[-1] == "2 of 2"
+    first, *table = csv.DictReader(io.StringIO(comparison_csv(rows)))
+    assert len(table) + 1 == len(rows) and float(first["speed_up"]) == rows[0].speed()[0] and first["prompts"] == "2"
     fastest = max(rows, key=lambda row: row.speed()[0])
     words = comparison_words(rows, 3)
     assert f"by the clock {fastest.name} is ahead, {fastest.speed()[0]:.2f} times as fast" in words

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import cycle, islice, pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from benchmarks.identity import DRAFTERS, FORMATS, Runner, cases
 from specllava.chat import Chat
-from specllava.cli.options import PairOptions, load_pair
 from specllava.config import RULES, DecodingConfig
 from specllava.engine import cuda_graphs, kv_cache
 from specllava.engine.cuda_graphs import WINDOW, CudaGraphs, GraphRunner, StaticInputs, bucket_of, window_of
@@ -44,10 +42,10 @@ from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane
 from specllava.trace import Prefill, StepTrace
 from specllava.tree import DraftTree
-from specllava.variants import race_variants, sweep_variants
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
+FEW = tuple(FORMATS) if ALL else ("eagle", "eagle3", "vispec")
 DRAWN = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "temperature": 1.0}
 
 
@@ -89,14 +87,14 @@ def eagle_prompt(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "dtype", "near"),
-    [("", torch.float64, 1e-12), ("", torch.float32, 2e-5), *((name, torch.float64, 1e-12) for name in FORMATS)],
+    [("", torch.float64, 1e-12), ("", torch.float32, 2e-5), *((name, torch.float64, 1e-12) for name in FEW)],
 )
 def test_padded_and_captured_passes_compute_what_eager_ones_do(
     name: str, dtype: torch.dtype, near: float, monkeypatch: pytest.MonkeyPatch
 ):
     """Captured ones bit for bit, with their scratch slots; whatever lies in unused slots changes nothing."""
     cuda = FakeCuda(monkeypatch)
-    for seed in range(1 if name else 4):
+    for seed in range(1 if name else 3):
         model = random_pairs().pair(0, name).draft if name else llama(seed).to(dtype)
         layers, entries = ((), eagle_prompt(name)) if name else ((1, -1), None)
         called, replayed = (CudaGraphs(CPU, capture) for capture in (False, True))
@@ -131,25 +129,16 @@ def test_passes_of_any_width_run_and_the_capacity_is_the_limit():
 # -------------------------------------------------------------------------------------------------- whole answers
 
 
-@pytest.mark.parametrize(
-    ("kind", "rule", "drafter"),
-    [
-        *(("mixed", rule, "model") for rule in RULES), *((kind, "entropy", "model") for kind in models.KINDS),
-        ("bad", "topk", "prompt-lookup"), ("bad", "topk", "none"),
-    ],
-)  # fmt: skip
-def test_answers_of_captured_passes_are_those_of_whole_forward_passes(
-    kind: models.DraftKind, rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
-):
-    """Without any cache, in float64: over prompts, seeds and drafts."""
-    cuda = FakeCuda(monkeypatch)
-    for seed in models.SEEDS:
-        pair = captured(models.pair(kind, seed))
-        for number in (seed, 2 + seed):
-            config = replace(SHORT, rule=rule, drafter=drafter, max_new_tokens=models.LONGEST, nodes=10)
-            trace = pair.run(Lane.of(config, models.prompt(number, seed)))
-            assert trace.token_ids == models.expected(number, seed, models.LONGEST)
-            assert trace.setting.passes == "graphs"
+@pytest.mark.parametrize("method", [*RULES, "prompt-lookup", "none"])
+def test_answers_of_captured_passes_are_those_of_whole_forward_passes(method: str, monkeypatch: pytest.MonkeyPatch):
+    """Without any cache, in float64."""
+    cuda, seed = FakeCuda(monkeypatch), len(method) % 2
+    chosen = {"rule": method} if method in RULES else {"rule": "topk", "drafter": method}
+    pair, config = captured(models.pair("mixed", seed)), replace(SHORT, **chosen, max_new_tokens=models.LONGEST)
+    for number in (seed, 2 + seed):
+        trace = pair.run(Lane.of(config, models.prompt(number, seed)))
+        assert trace.token_ids == models.expected(number, seed, models.LONGEST)
+        assert trace.setting.passes == "graphs"
     assert cuda.replays > 20
 
 
@@ -164,15 +153,11 @@ def tokens_read(draft: Any) -> Iterator[list[int]]:
     hook.remove()
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"), [("shipped", "topk"), *zip(["draft VLM", *FORMATS], cycle(("chain", "topk")))]
-)
-def test_trees_and_tokens_are_those_of_eager_passes(
-    name: str, rule: str, shipped: Any, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize(("name", "rule"), zip(("draft VLM", *FEW), cycle(("chain", "topk"))))
+def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkeypatch: pytest.MonkeyPatch):
     """Drawn ones too. Events tell what each pass of the draft read, as its own layer counts it."""
     FakeCuda(monkeypatch)
-    pair = shipped("float32") if name == "shipped" else pair_named(name)
+    pair = pair_named(name)
     prompt = pair.prompt(models.picture(0), "What is this?")
     others = [replace(pair, passes="padded"), captured(pair)]
     for config in (replace(SHORT, rule=rule), replace(SHORT, **DRAWN, seed=1)):
@@ -189,27 +174,7 @@ def test_trees_and_tokens_are_those_of_eager_passes(
             assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
 
 
-def test_a_dialogue_that_outgrows_its_slots_goes_on(monkeypatch: pytest.MonkeyPatch):
-    """A larger cache takes over the text of the smaller one; three turns are answered as elsewhere."""
-    monkeypatch.setattr("specllava.pair.CHAT_TOKENS", 128)
-    monkeypatch.setattr(cuda_graphs, "WINDOW", 64)
-    answers = []
-    for passes in ("eager", "padded"):
-        chat = Chat(replace(models.pair("mixed"), passes=passes))
-        config = replace(SHORT, max_new_tokens=24)
-        answers.append([chat.ask(text, config=config).text for text in ("Describe this.", "And then? " * 6, "Why?")])
-    assert answers[0] == answers[1]
-
-
-def test_sweeps_run_the_passes_of_their_pair(monkeypatch: pytest.MonkeyPatch):
-    cuda, pairs = FakeCuda(monkeypatch), [pair_named("eagle3"), models.pair("mixed")]
-    for pair in pairs[:: 1 if ALL else 2]:
-        variants, before = sweep_variants(captured(pair), SHORT, "depth"), cuda.replays
-        assert list(race_variants(variants, models.picture(0), "What is this?")) and cuda.replays - before > 20
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("drafter", ["model", "eagle3", "vispec", "none"])
+@pytest.mark.parametrize(("rule", "drafter"), [*zip(RULES, cycle(("model", "eagle3", "vispec"))), ("topk", "none")])
 def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
     rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -249,18 +214,6 @@ def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
         assert len(waits) == uploads.count("inputs") == 1 + len(request.drafter.pass_tokens), waits
         trees += bool(request.drafter.pass_tokens)
     assert (trees > 4) == (drafter != "none")
-
-
-def test_a_branch_is_committed_in_two_operations_and_without_waiting():
-    engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=False))
-    engine.forward(Batch([3, 4, 5]))
-    engine.forward(Batch.of_tree(models.random_tree(0, 10), 3))
-    reads: list[str] = []
-    with host_reads(reads.append), Operations() as seen:
-        engine.commit(3, [0, 2, 5, 9])
-    computing = [name for name, _ in seen.computing if name != "aten::detach_"]  # of the upload
-    assert computing == ["aten::index_select", "aten::copy_"]
-    assert reads == ["aten::lift_fresh"]  # of the upload, from pinned memory on a GPU
 
 
 # ------------------------------------------------------------------------------------------------------------ pools
@@ -360,16 +313,6 @@ def test_passes_run_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-@pytest.mark.night
-def test_how_passes_run_is_an_option_of_every_command():
-    pair = load_pair(PairOptions(exact=True, device="cpu"))
-    assert (pair.passes, pair.exact, pair.device) == ("auto", True, CPU)
-    assert load_pair(PairOptions(device="cpu")).exact is False
-    for options in ({"passes": "eager", "exact": True}, {"passes": "graphs"}):
-        with pytest.raises(ValueError, match=r"exact passes are padded ones|CUDA graphs need a GPU"):
-            load_pair(PairOptions(device="cpu", **options))
-
-
 # ----------------------------------------------------------------------------------------------------- exact passes
 
 
@@ -377,8 +320,7 @@ def exactly(pair: Pair) -> Pair:
     return replace(pair, passes="padded", exact=True)
 
 
-@pytest.mark.parametrize("rule", ["entropy", "chain", "topk"])
-def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(rule: str, monkeypatch: pytest.MonkeyPatch):
+def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(monkeypatch: pytest.MonkeyPatch):
     """The same operations on the same shapes; a verified node has the slot that it has in the text."""
     kinds: dict[GraphRunner, set[Any]] = {}
     call, run = GraphRunner._call, GraphRunner.run
@@ -397,7 +339,7 @@ def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(rule: str, monkeyp
         return run(runner, batch, start, positions, reduction)
 
     pair, prompt = models.pair("mixed"), models.prompt(0)
-    config = replace(SHORT, rule=rule, nodes=200, max_new_tokens=models.LONGEST)
+    config = replace(SHORT, nodes=200, max_new_tokens=models.LONGEST)
     for one, same in ((exactly(pair), True), (replace(pair, passes="padded"), False)):
         _ = one.engines  # has checked itself
         lanes, widths = [], list[int]()
@@ -427,7 +369,7 @@ def test_the_first_branch_goes_down_the_first_children(tree: DraftTree):
 def test_every_slot_of_both_lanes_has_the_same_bits_in_half_precision():
     """In bfloat16, over drafters, rules and seeds, greedy and sampled: not the tokens alone."""
     faster, runner = 0, random_pairs(torch.bfloat16)
-    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 12):
+    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 18):
         asked, prompt = runner._asked(case)
         (plain, slots, alone), (emitted, others, passes) = (
             decode_exactly(exactly(asked), prompt, one.config) for one in (case.alone, case)
@@ -435,7 +377,7 @@ def test_every_slot_of_both_lanes_has_the_same_bits_in_half_precision():
         common = prompt.length + len(emitted) - 1  # a lane may keep accepted tokens after the last emitted one
         assert plain == emitted and torch.equal(slots[..., :common, :], others[..., :common, :]), case
         faster += passes < alone
-    assert faster > (len(DRAFTERS) if ALL else len(DRAFTERS) // 5)
+    assert faster > (len(DRAFTERS) if ALL else 1)
 
 
 def decode_exactly(pair: Pair, prompt: Any, config: DecodingConfig) -> tuple[list[int], Tensor, int]:
@@ -459,25 +401,26 @@ def test_drawn_guesses_are_verified_on_the_first_branch_too():
     assert sum(len(step.verification.accepted) for step in steps) >= sum(step.tree.drafted for step in steps) > 4
 
 
-@pytest.mark.parametrize("depends", ["index", "others", "window"])
-def test_where_a_row_depends_on_more_exact_passes_are_refused_in_one_line(
-    depends: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_a_row_depends_on_more_exact_passes_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch):
     model, padded = random_pairs()._make_target(1).target, CudaGraphs(CPU, capture=False)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         EnginePool(model.to(dtype), padded, exact=True)
     call = GraphRunner._call
+    bent: dict[str, Callable[[Tensor, StaticInputs], Any]] = {
+        "index": lambda rows, shape: rows == EXACT_ROWS - 1,
+        "others": lambda rows, shape: shape.positions[-1] != 0,
+        "window": lambda rows, shape: shape.window > WINDOW,
+    }
+    for depends in bent.values():
 
-    def bend(runner: GraphRunner, shape: StaticInputs, *rest: Any) -> None:
-        call(runner, shape, *rest)
-        rows = torch.arange(shape.rows)[:, None]
-        bent = {"index": rows == EXACT_ROWS - 1, "others": shape.positions[-1] != 0, "window": shape.window > WINDOW}
-        runner._logits[: shape.rows] += 1e-3 * bent[depends]
+        def bend(runner: GraphRunner, shape: StaticInputs, *rest: Any, depends: Any = depends) -> None:
+            call(runner, shape, *rest)
+            runner._logits[: shape.rows] += 1e-3 * depends(torch.arange(shape.rows)[:, None], shape)
 
-    monkeypatch.setattr(GraphRunner, "_call", bend)
-    line = "LlavaForConditionalGeneration cannot be decoded with exact passes: a row's bits depend on other rows here"
-    with pytest.raises(ValueError, match=line):
-        _ = Pair("x", model.float(), None, None, "x", "-", passes="padded", exact=True).engines
+        monkeypatch.setattr(GraphRunner, "_call", bend)
+        line = "LlavaForConditionalGeneration cannot be decoded with exact passes: a row's bits depend on other rows"
+        with pytest.raises(ValueError, match=line):
+            _ = Pair("x", model.float(), None, None, "x", "-", passes="padded", exact=True).engines
 
 
 # --------------------------------------------------------------------------------------------------------- captures
@@ -517,24 +460,19 @@ def test_a_capture_that_fails_is_reported_and_tried_once_more_and_then_passes_ar
     assert len(caplog.records) == 4 and "which is slower" in caplog.text
 
 
-READ = MappingProxyType({
-    "item": lambda logits: logits.sum().item(), "tolist": lambda logits: logits.tolist(),
-    "numpy": lambda logits: logits.numpy(),
-    "truth": lambda logits: bool((logits > 1).any()), "int": lambda logits: int(logits[0, 0]),
-    "a list": lambda logits: torch.tensor([1.0]), "a mask": lambda logits: logits[logits > 1],
-    "nonzero": Tensor.nonzero,
-})  # fmt: skip
-
-
-@pytest.mark.parametrize("reading", READ)
-def test_captures_here_refuse_what_no_graph_can_do(reading: str, monkeypatch: pytest.MonkeyPatch):
+def test_captures_here_refuse_what_no_graph_can_do(monkeypatch: pytest.MonkeyPatch):
     FakeCuda(monkeypatch)
-    engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=True))
-    engine.forward(Batch([3, 4]))
-    head, plain = engine.decoder, engine.decoder.logits
-    monkeypatch.setattr(head, "logits", lambda states: (READ[reading](plain(states)), plain(states))[1])
-    with pytest.raises(HostReadError, match="a pass asks the host by"):
-        engine.forward(Batch([3]))
+    readings: tuple[Callable[[Tensor], Any], ...] = (
+        lambda logits: logits.tolist(), lambda logits: logits.sum().item(), lambda logits: logits[logits > 1],
+        Tensor.nonzero, lambda logits: torch.tensor([1.0]),
+    )  # fmt: skip
+    for reading in readings:
+        engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=True))
+        engine.forward(Batch([3, 4]))
+        plain = engine.decoder.logits
+        engine.decoder.logits = lambda states, read=reading, plain=plain: (read(plain(states)), plain(states))[1]
+        with pytest.raises(HostReadError, match="a pass asks the host by"):
+            engine.forward(Batch([3]))
 
 
 def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:
@@ -547,7 +485,7 @@ def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:
     return before, after
 
 
-@pytest.mark.parametrize("rule", sample(RULES, 2))
+@pytest.mark.parametrize("rule", sample(RULES, 1))
 def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: pytest.MonkeyPatch):
     """Neither at first sight of a width nor where the text crosses the end of a window."""
     monkeypatch.setattr(cuda_graphs, "WINDOW", 32)
@@ -559,7 +497,7 @@ def test_nothing_is_captured_in_the_middle_of_an_answer(rule: str, monkeypatch: 
         assert before > 5 and after == 0
 
 
-@pytest.mark.parametrize(("per_row", "nodes"), [(0.0, 60), (0.004, 40), (0.008, 20), (0.5, 20)])
+@pytest.mark.parametrize(("per_row", "nodes"), [(0.0, 60), (0.004, 40), (0.5, 20)])
 def test_trees_on_a_gpu_are_as_large_as_passes_stay_cheap(per_row: float, nodes: int, monkeypatch: pytest.MonkeyPatch):
     """By arithmetic: a pass over n rows takes 1 + n x ``per_row`` seconds, and 1.2 times one row's is affordable."""
     FakeCuda(monkeypatch)
@@ -582,15 +520,16 @@ def test_all_that_races_run_is_captured_at_load(monkeypatch: pytest.MonkeyPatch)
     vars(pair)["device"] = torch.device("cuda")
     pair.warm_up()
     first = pair.engines.graphs.captured
-    for _ in range(4):
+    for _ in range(2):
         gc.collect()  # caches give back their engines
         assert captures_of_a_race(pair, replace(SHORT, max_new_tokens=24)) == (0, 0) and first > 10
         gc.collect()
         assert sorted(engine.widest for engine in pair.engines.target._free[()]) == [1, 61]  # the widest that is tried
 
 
-@pytest.mark.parametrize("fault", ["replays", "captures", "later captures"])
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "exact"), [("replays", False), ("replays", True), ("captures", True), ("later captures", False)]
+)
 def test_a_gpu_that_captures_or_replays_wrongly_decodes_as_ever(
     fault: str, exact: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -612,8 +551,7 @@ def test_a_gpu_that_captures_or_replays_wrongly_decodes_as_ever(
 # -------------------------------------------------------------------------------------------------- host and device
 
 
-@pytest.mark.parametrize("name", ["draft VLM", "eagle3"])
-@pytest.mark.parametrize("passes", ["eager", "padded"])
+@pytest.mark.parametrize(("passes", "name"), [("eager", "eagle3"), ("padded", "draft VLM")])
 def test_passes_mix_no_tensors_of_host_and_device(passes: PassesName, name: str):
     """On a device that is a mark, where mixing raises; the numbers are real, so the tokens are those of the CPU."""
     pair, short = pair_named(name), DecodingConfig(max_new_tokens=8)

@@ -1,19 +1,23 @@
-"""What README and guides print runs as printed, and what they name exists."""
+"""What README and guides print and name is there; the examples run, and the one file is the package, tree by tree."""
 
 import re
 import runpy
 import shlex
-import shutil
-import subprocess
 import sys
+from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from packaging.requirements import Requirement
+from transformers.utils import logging
 
-from specllava.bench import measure
+from specllava.cli import main
+from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -40,36 +44,17 @@ def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
     assert "target passes instead of" in said and "StepTrace(" in said
 
 
-def _run(module, words, monkeypatch):
-    """``python -m`` of a module, in this process: most commands take less than a new one takes to import torch."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", [module, *words])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    assert not ended.value.code
-
-
-@pytest.mark.parametrize("command", _commands())
-def test_every_printed_command_is_understood(command, tmp_path, monkeypatch):
-    """The quick ones run, the long ones run small. Four only answer to ``--help``: a page would be served until
-    somebody stops it, test_training runs ``train``, test_draft_export exports, and ``fetch`` downloads.
-    """
-    monkeypatch.setattr(measure, "MOST_WARM_UPS", 1)
-    _, _, module, *words = shlex.split(command)
-    scene = tmp_path / "scene.png"
-    if "--image" in words:
-        _run("recipes.toy", ["render", "--output", str(scene)], monkeypatch)
-    race = tmp_path / "r"
-    if "trace" in words[:1]:
-        shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    small = {"40": "2", "500": "2", "20": "2", "scene.png": str(scene), "race.json": str(race)}
-    small |= {"runs/toy": str(tmp_path / "run"), "race.html": str(tmp_path / "race.html")}
-    small |= {"edition": str(tmp_path / "edition")}
-    short = ["--max-new-tokens", "16"]  # whole answers are for test_cli
-    quick = [*short, "--rounds", "1", "--lanes", "entropy", "chain"]
-    more = {"train": ["--help"], "view": ["--help"], "fetch": ["--help"], "draft": ["--help"], "bench": quick}
-    words = [small.get(word, word) for word in words] + [last for word in words for last in more.get(word, [])]
-    _run(module, words, monkeypatch)
+def test_every_printed_command_is_understood():
+    """What they do is for test_cli and the tests of recipes."""
+    commands, ended = _commands(), {}
+    for command in commands:
+        _, _, module, *words = shlex.split(command)
+        program = import_module(f"{module}.__main__" if module.startswith("recipes.") else "specllava.cli.main")
+        try:
+            assert callable(main._parse(words, program.Command, module, None).run)
+        except SystemExit as stop:
+            ended[command] = stop.code
+    assert len(commands) >= 12 and ended == {one: 0 for one in commands if one.endswith("--help")}
 
 
 def test_every_file_that_the_readme_and_the_table_of_packages_name_exists():
@@ -77,17 +62,6 @@ def test_every_file_that_the_readme_and_the_table_of_packages_name_exists():
     paths = re.findall(r"^\| `([^`]+)`", ARCHITECTURE, flags=re.MULTILINE)  # the table of packages
     assert len(links) > 4 and len(paths) > 12
     assert [name for name in (*links, *paths) if not (ROOT / name).exists()] == []
-
-
-def test_the_index_of_benchmarks_names_every_command_and_a_document_that_does():
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| [^|]* \| `([^`]+)`", text, flags=re.MULTILINE)
-    documents = {name: document for names, document in rows for name in re.findall(r"\w+", names)}
-    listed = {*documents, *re.findall(r"`(\w+)`\s\(", text)}
-    assert len(documents) >= 10 and {path.stem for path in (ROOT / "benchmarks").glob("*.py")} <= listed
-    for name, document in documents.items():
-        guide = (ROOT / document).read_text(encoding="utf-8")
-        assert re.search(rf"benchmarks\.{name}\b|`make {name}`", guide), name
 
 
 GUIDES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md"))]
@@ -120,23 +94,22 @@ def _anchors(guide):
     return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: "-".join(guide.relative_to(ROOT).with_suffix("").parts))
-def test_what_a_guide_names_exists(guide):
-    text = guide.read_text(encoding="utf-8")
+def test_what_a_guide_names_exists():
     missing = []
-    for link in re.findall(r"\]\(((?!http)[^)]+)\)", text):
-        path, _, anchor = link.partition("#")
-        named = guide.parent / path if path else guide
-        if not named.exists() or (anchor and anchor not in _anchors(named)):
-            missing.append(link)
-    for path, name in _named(guide):
-        places = [room / path for room in ROOMS if (room / path).exists()]
-        if not places:
-            missing.append(path)
-        elif name:
-            inside = places[0] / "__init__.py" if places[0].is_dir() else places[0]
-            source = inside.read_text(encoding="utf-8")
-            missing += [f"{path}:{name}" for part in name.split(".") if not re.search(rf"\b{part}\b", source)]
+    for guide in GUIDES:
+        for link in re.findall(r"\]\(((?!http)[^)]+)\)", guide.read_text(encoding="utf-8")):
+            path, _, anchor = link.partition("#")
+            named = guide.parent / path if path else guide
+            if not named.exists() or (anchor and anchor not in _anchors(named)):
+                missing.append((guide.name, link))
+        for path, name in _named(guide):
+            places = [room / path for room in ROOMS if (room / path).exists()]
+            if not places:
+                missing.append((guide.name, path))
+            elif name:
+                inside = places[0] / "__init__.py" if places[0].is_dir() else places[0]
+                source = inside.read_text(encoding="utf-8")
+                missing += [(guide.name, name) for part in name.split(".") if not re.search(rf"\b{part}\b", source)]
     assert missing == []
 
 
@@ -147,24 +120,6 @@ def test_the_readme_opens_as_a_space_does():
     assert _pins()["gradio"] == version
     assert re.search(r'python_version: "(\S+)"', front)[1] == "3.12"  # what hosted GPUs run; transformers needs 3.11
     assert len(re.search(r"short_description: (.*)", front)[1]) <= 60, "longer ones are refused"
-
-
-def test_the_demo_says_what_it_installs_and_how_large_that_is():
-    shown = subprocess.run(
-        ["make", "--dry-run", "--always-make", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    said, installed = shown.index("GB to download"), shown.index("pip install")
-    assert said < installed and "--quiet" not in shown
-
-
-def test_the_gate_resolves_what_a_space_installs():
-    front = README.split("---\n")[1]
-    shown = subprocess.run(
-        ["make", "--dry-run", "space-check"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    sdk = re.search(r"sdk_version: (\S+)", front)[1]
-    assert shown.count(f'"gradio[oauth,mcp]=={sdk}"') == 2 and "--python-version 3.12 " in shown
-    assert "make space-check" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 def _pins():
@@ -218,3 +173,50 @@ def test_the_guide_to_transformers_runs_as_printed_and_its_assistant_is_still_bl
     assert model.generate(**asked, rule="topk").tolist() == names["plain"].tolist()
     with pytest.raises(ValueError, match="does not follow num_beams = 2"):
         model.generate(**asked, num_beams=2)
+
+
+# ---------------------------------------------------------------------------------------------------------- examples
+
+
+EXAMPLES = ROOT / "examples"
+SHIPPED = {"1-describe": "Describe this image in detail.", "3-count": "How many objects are there?"}
+
+
+@pytest.fixture(autouse=True)
+def _verbosity() -> Any:
+    """An example may silence transformers."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    yield
+    logging.set_verbosity(before)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_one_file_gives_the_tokens_and_the_trees_of_the_package(
+    name: str, shipped: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, question = ROOT / "assets" / "examples" / f"{name}.png", SHIPPED[name]
+    alone = runpy.run_path(str(EXAMPLES / "spec_llava.py"))
+    steps = list(alone["answer"](image, question, torch.float64))
+    trace = shipped("float64").generate(image, question)
+    assert [token for _, _, tokens in steps for token in tokens] == list(trace.token_ids)
+    assert len(steps) == 1 + len(trace.steps)
+    for (tree, path, tokens), step in zip(steps[1:], trace.steps, strict=True):
+        assert (tree.tokens, tree.parents) == (list(step.tree.tokens), list(step.tree.parents))
+        assert (path, tokens) == (list(step.verification.path), list(step.emitted))
+        assert tree.scores == pytest.approx(step.tree.scores(), abs=1e-4)
+    if name == "3-count":
+        monkeypatch.setattr(sys, "argv", ["spec_llava.py", "--image", str(image), "--question", question])
+        alone["main"]()
+        line = f"{len(trace.token_ids)} tokens in {len(trace.steps)} passes of the target"
+        assert capsys.readouterr().out.splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(("script", "line"), [("own_rule.py", "equal: True"), ("own_model.py", "the same tokens")])
+@pytest.mark.usefixtures("pair")
+def test_an_example_runs(
+    script: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script])
+    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    assert line in capsys.readouterr().out.splitlines()[-1]

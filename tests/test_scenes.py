@@ -9,7 +9,7 @@ from recipes.toy.draw import draw_scene
 from recipes.toy.evaluate import score_answer
 from recipes.toy.phrases import NUMBERS
 from recipes.toy.scene import sample_scene
-from specllava.bench.dialogues import data_dialogues
+from specllava.distill.rows import data_dialogues
 from specllava.files import SCENES, scene_images
 
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
-from unittest.mock import Mock
 from zipfile import ZipFile
 
 import pytest
@@ -16,19 +15,13 @@ from safetensors.torch import load_file, save_file
 from support import smol
 from transformers import LlavaForConditionalGeneration
 
-import app
 from recipes.smol import fetch
 from recipes.smol.__main__ import main as smol_main
 from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
-from recipes.toy.__main__ import main as toy_main
 from specllava.cli.main import main
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
-from visual.page.page import build_page
-from visual.page.state import PageState
-from visual.player.frames import race_frames
-from visual.player.recorded import load_recorded, titles
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +69,6 @@ def test_before_it_is_fetched_one_line_says_how(folder: Path, capsys: pytest.Cap
     assert main(["presets"]) == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("smol "))
     assert row.split() == ["smol", "fetched", "no"]
-
-
-@pytest.mark.night
-def test_its_examples_are_recorded_and_stand_beside_the_toys(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They show with nothing loaded, and say of which pair they are and who guessed."""
-    assert fetched(folder) == 0
-    options = ["--drafter", "prompt-lookup", "--max-new-tokens", "12", "--dtype", "float64", "--device", "cpu"]
-    assert toy_main(["record", "--preset", "smol", "--output", str(folder / "races"), *options]) == 0
-    races = load_recorded(folder / "races")
-    assert [race.name for race in races] == ["5-smol-story", "6-smol-poem", "7-smol-count"]
-    assert [race.lead.config.temperature for race in races] == [0.0, 0.8, 0.0]
-    assert all(race.target_only and race.lead.grounding and race.image for race in races)
-    toy = load_recorded(app.EXAMPLES)[:4]
-    assert titles(races) == ["Tell me a story.", "Write a poem about this.", "How many objects are there?"]
-    assert titles([*toy, *races])[3:5] == [f"{titles(toy)[3]} (pair toy)", "Tell me a story. (pair smol)"]
-    run = json.loads(race_frames(races[0])[0])
-    assert run["note"] == "smol · cpu · float64"
-    page = build_page(PageState(Mock(side_effect=ValueError), recorded=(*toy, *races)))
-    (player,) = [one["props"] for one in page.config["components"] if one["props"].get("elem_id") == "player"]
-    assert [one["title"] for one in player["props"]["catalog"]["examples"]] == titles([*toy, *races])
 
 
 def test_what_was_fetched_loads_and_answers_as_any_pair(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,13 +138,6 @@ def test_sight_that_does_not_fit_costs_one_line_and_leaves_nothing(
     line = refused(capsys, fetched(folder))
     assert line.startswith(f"specllava: {file} does not fit: ") and len(line) < 300
     assert not list(target().parent.iterdir())
-
-
-def test_another_tokenizer_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        file = folder / "language" / name
-        file.write_text(file.read_text().replace("<empty_output>", "<full_output>"))
-    assert "no special token <empty_output>" in refused(capsys, fetched(folder))
 
 
 def test_files_that_are_not_the_published_ones_are_refused(

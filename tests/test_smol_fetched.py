@@ -19,15 +19,12 @@ from recipes.smol.fetch import LanguageModel, download_wheel, read_given
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.metrics import summarise
-from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.presets import ASSETS
 from specllava.pair import Pair
 from specllava.spec_decode.loop import Lane
-from specllava.token_text import join_texts
 
 pytestmark = [pytest.mark.smol, pytest.mark.alone, pytest.mark.night]
 PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"
-TEXTS = ("naïve 😀👩‍👩‍👧 漢字かな 한국어", "12,345.67 and\n\n1. x\t2", "  \n a", "Ελληνικά العربية ½ €")
 
 
 def silent(line: str) -> None:
@@ -83,12 +80,6 @@ def test_answers_without_a_picture_are_those_of_the_language_model(pair: Pair, p
         assert traces["target-only"].token_ids == traces["speculative"].token_ids == tuple(made.tolist()), text
 
 
-def test_the_language_model_that_was_read_can_be_saved(plain: LanguageModel, tmp_path: Path) -> None:
-    plain.model.save_pretrained(tmp_path)  # the recipe's first step
-    saved = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert all(torch.equal(one, saved.state_dict()[name]) for name, one in plain.model.state_dict().items())
-
-
 def test_chats_have_the_tokens_of_its_own_template(pair: Pair, plain: LanguageModel) -> None:
     for chat in smol.CHATS:
         own = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
@@ -101,37 +92,6 @@ def shipped(plain: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> P
     target = tmp_path_factory.mktemp("shipped") / "target"
     assemble(deepcopy(plain.model), plain.tokenizer, ASSETS / "smol", target)
     return Pair.load(target, ASSETS / "smol" / "draft", device="cpu", dtype="float32")
-
-
-def write_wider_draft(size: int, directory: Path) -> Path:
-    """Write the shipped draft with a draft vocabulary of ``size`` tokens: zeros score the new ones."""
-    shipped = FeatureDraft.from_pretrained(ASSETS / "smol" / "draft", dtype=torch.float32)
-    own = shipped.d2t + torch.arange(len(shipped.d2t))
-    others = torch.ones(shipped.config.vocab_size, dtype=torch.bool).index_fill(0, own, False).nonzero().flatten()
-    torch.manual_seed(size)
-    chosen, order = torch.cat([own, others[torch.randperm(len(others))[: size - len(own)]]]).sort()
-    weights = shipped.state_dict()
-    head = torch.cat([weights["lm_head.weight"], torch.zeros(size - len(own), shipped.config.hidden_size)])
-    settings = {**shipped.config.to_dict(), "draft_vocab_size": size}
-    wider = FeatureDraft(FeatureDraftConfig.from_dict(settings))
-    wider.load_state_dict(weights | {"lm_head.weight": head[order], "d2t": chosen - torch.arange(size)})
-    wider.save_pretrained(directory)
-    return directory
-
-
-def test_answers_of_500_tokens_are_those_of_generate_with_draft_vocabularies_of_any_size(
-    shipped: Pair, tmp_path: Path
-) -> None:
-    tokens, question = 500 if ALL else 32, "List 100 animals, one in each line."
-    text = shipped.processor.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
-    read = shipped.processor.tokenizer(text, add_special_tokens=False, return_tensors="pt")
-    made = shipped.target.generate(**read, max_new_tokens=tokens, do_sample=False)[0, read["input_ids"].shape[1] :]
-    assert len(made) == tokens
-    for size in (8_000, 32_000):
-        pair = shipped.with_draft(write_wider_draft(size, tmp_path / str(size)))
-        assert pair.draft.lm_head.out_features == size
-        trace = pair.run(Lane.of(DecodingConfig(max_new_tokens=tokens), pair.prompt(None, question)))
-        assert trace.token_ids == tuple(made.tolist()) and summarise([trace]).tau > 1.5
 
 
 def test_the_draft_that_ships_changes_no_token_and_saves_passes(shipped: Pair) -> None:
@@ -168,16 +128,3 @@ def test_the_tenth_turn_of_a_dialogue_is_that_of_the_whole_conversation(pair: Pa
     last = chat.turns[-1].trace
     assert last.token_ids == tuple(made.tolist())
     assert last.prefill.reused_tokens > 0.8 * last.prefill.prompt_tokens
-
-
-def test_any_text_becomes_tokens_and_text_again(pair: Pair) -> None:
-    words = pair.processor.tokenizer
-    for text in TEXTS:
-        ids = words.encode(text, add_special_tokens=False)
-        assert words.decode(ids) == text == join_texts(map(pair.detokenizer.text_of, ids))
-        digits = [words.decode([one]) for one in ids if any(sign.isdecimal() for sign in words.decode([one]))]
-        assert all(len(one) == 1 for one in digits)
-    assert words.encode("\n\n1", add_special_tokens=False) == [
-        *words.encode("\n\n", add_special_tokens=False),
-        *words.encode("1"),
-    ]

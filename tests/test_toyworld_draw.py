@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import colorsys
-from collections import Counter
-from collections.abc import Iterator
-from itertools import product
+from itertools import cycle, product
 from typing import get_args
 
-import pytest
-from PIL import Image, ImageChops, ImageStat
+from PIL import Image, ImageChops
 
 from recipes.toy.draw import COLUMN_X, ROW_Y, draw_scene
 from recipes.toy.scene import (
-    COLOURS,
     COLUMNS,
     KINDS,
     NO_SNOW,
@@ -31,13 +26,8 @@ from recipes.toy.scene import (
     Thing,
     Time,
     Weather,
-    sample_any_scene,
 )
 from recipes.toy.shapes import SHAPES
-
-HUES: dict[Colour, float] = {
-    "red": 357, "orange": 30, "yellow": 51, "green": 133, "blue": 219, "purple": 275, "pink": 330,
-}  # fmt: skip
 
 
 def picture(
@@ -73,21 +63,6 @@ def area(mask: Image.Image) -> int:
     return mask.histogram()[255]
 
 
-def iter_pixels(image: Image.Image) -> Iterator[tuple[int, ...]]:
-    data, bands = image.tobytes(), len(image.getbands())
-    return (tuple(data[i : i + bands]) for i in range(0, len(data), bands))
-
-
-def colour_of(pixel: tuple[int, ...]) -> Colour | None:
-    """The colour that a viewer would call a pixel, None for dark, brown and dull ones."""
-    hue, saturation, value = colorsys.rgb_to_hsv(*(channel / 255 for channel in pixel))
-    if saturation < 0.2:
-        return "white" if value > 0.75 else None
-    if saturation < 0.4 or value < 0.45:
-        return None
-    return min(HUES, key=lambda name: abs((HUES[name] - hue * 360 + 180) % 360 - 180))
-
-
 def test_every_backdrop_draws_and_differs_from_all_others() -> None:
     for place in PLACES:
         weathers = [weather for weather in WEATHERS if not (weather == "snowy" and place in NO_SNOW)]
@@ -107,94 +82,17 @@ def test_every_kind_has_a_shape_and_an_own_look() -> None:
             assert area(changed(pictures[kind], pictures[other], 60)) > 250, (kind, other)
 
 
-def test_same_scene_same_pixels_and_the_seed_varies_details() -> None:
-    for seed in range(12):
-        scene = sample_any_scene(seed)
-        assert draw_scene(scene).tobytes() == draw_scene(scene).tobytes()
-    assert picture(seed=1).tobytes() != picture(seed=2).tobytes()
-
-
-def test_any_size_shows_the_same_picture() -> None:
-    for size in (1, 32, 57, 128, 336, 512):
-        drawn = draw_scene(sample_any_scene(5), size)
-        assert drawn.mode == "RGB" and drawn.size == (size, size)
-        if size >= 32:
-            reference = draw_scene(sample_any_scene(5), 128)
-            difference = ImageChops.difference(drawn.resize((32, 32)), reference.resize((32, 32)))
-            assert max(ImageStat.Stat(difference).mean) < 8
-
-
-def test_a_picture_needs_a_positive_size() -> None:
-    for size in (0, -5):
-        with pytest.raises(ValueError, match="positive size"):
-            draw_scene(sample_any_scene(0), size)
-
-
-@pytest.mark.night
-def test_a_large_object_carries_its_colour_at_every_time() -> None:
-    for colour, time, kind in product(COLOURS, TIMES, KINDS):
-        full = picture(thing(kind, colour), time=time)
-        mask = changed(picture(time=time), full)
-        pixels = zip(iter_pixels(full), iter_pixels(mask), strict=True)
-        names = Counter(colour_of(rgb) for rgb, (inside,) in pixels if inside)
-        assert names[colour] > names.total() / 3, (kind, colour, time, names)
-        others = [count for name, count in names.items() if name not in (None, colour)]
-        assert names[colour] > 1.8 * max(others, default=0), (kind, colour, time, names)
-
-
-def test_the_light_changes_the_backdrop_but_not_an_object() -> None:
-    box = (58, 88, 66, 94)  # inside the crown of a large tree in the middle of the front row
-    day, night = (picture(thing("tree", "green"), time=time).crop(box) for time in ("day", "night"))
-    assert day.tobytes() == night.tobytes()
-    assert picture(time="day").crop(box).tobytes() != picture(time="night").crop(box).tobytes()
-
-
 def test_an_object_changes_only_its_own_cell() -> None:
-    for column, row, weather in product(COLUMNS, ROWS, WEATHERS):
+    for (column, row), weather in zip(product(COLUMNS, ROWS), cycle(WEATHERS), strict=False):
         empty = picture(weather=weather)
         for kind in KINDS:
-            for jitter in (-1.0, 0.0, 1.0):
+            for jitter in (-1.0, 1.0):
                 full = picture(thing(kind, column=column, row=row, jitter=jitter), weather=weather)
                 left, top, right, bottom = ImageChops.difference(empty, full).getbbox() or (0, 0, 128, 128)
                 centre, ground = COLUMN_X[column] * 128, ROW_Y[row] * 128
                 assert abs((left + right) / 2 - centre) < 0.08 * 128
                 assert right - left < 0.44 * 128
                 assert top > ground - 0.36 * 128 and ground - 3 < bottom < ground + 8
-
-
-def test_a_large_object_covers_far_more_than_a_small_one() -> None:
-    for kind in KINDS:
-        empty = picture()
-        covered = {
-            (size, row): area(changed(empty, picture(thing(kind, size=size, row=row))))
-            for size in get_args(Size)
-            for row in ROWS
-        }
-        assert covered["large", "back"] > 1.5 * covered["small", "front"]
-        for row in ROWS:
-            assert covered["large", row] > 2.2 * covered["small", row]
-        for size in get_args(Size):
-            assert covered[size, "front"] > covered[size, "back"]
-
-
-def test_outer_objects_stay_inside_the_picture() -> None:
-    for kind in KINDS:
-        outermost: tuple[tuple[Column, float], ...] = (("left", -1.0), ("right", 1.0))
-        for column, jitter in outermost:
-            # The same object, not cut off by the edge, covers as much as in the middle.
-            there = area(changed(picture(seed=8), picture(thing(kind, column=column, jitter=jitter), seed=8)))
-            middle = area(changed(picture(seed=8), picture(thing(kind), seed=8)))
-            assert there > 0.93 * middle, (kind, column)
-
-
-def test_a_front_object_hides_at_most_a_quarter_of_one_behind_it() -> None:
-    for kind, size in product(KINDS, get_args(Size)):
-        behind = thing(kind, "yellow", size, row="back")
-        alone = picture(behind)
-        whole = changed(picture(), alone)
-        for kind_in_front in KINDS:
-            hidden = ImageChops.multiply(whole, changed(alone, picture(behind, thing(kind_in_front, "blue"))))
-            assert area(hidden) <= 0.25 * area(whole), (kind, size, kind_in_front)
 
 
 def test_the_front_row_is_drawn_over_the_back_row_whatever_the_order() -> None:

@@ -1,4 +1,4 @@
-"""The file format: what is written comes back, byte for byte, and nothing else is taken for a trace."""
+"""Traces come back byte for byte, nothing else is taken for one, and pieces of characters are bytes in them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import models
+from support import models, smol
 from support.models import trees
+from support.visual_traces import hand_made, retexted
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 import specllava.trace
 from specllava.config import DecodingConfig
+from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
+from specllava.token_text import TextJoiner, byte_text, join_texts, shorten_bytes
 from specllava.trace import (
     MAX_SETTINGS,
     DecodeTrace,
@@ -28,6 +34,11 @@ from specllava.trace import (
     Verification,
 )
 from specllava.tree import DraftTree, Pruned
+from visual.player.frames import race_frames
+from visual.player.labels import path_text, token_label, word_after, word_at
+from visual.player.recorded import Recorded
+from visual.player.sentences import accept_words, node_words, text_of
+from visual.player.tree import StepTree
 
 VOCABULARY = 6
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -108,17 +119,6 @@ def test_any_trace_comes_back_equal_and_writes_the_same_bytes(trace: DecodeTrace
     assert DecodeTrace.from_json(written.decode()) == trace
 
 
-@pytest.mark.parametrize("drafter", ["model", "none"])
-@pytest.mark.parametrize("rule", ["entropy", "chain"])
-@pytest.mark.parametrize("chat", range(len(models.CHATS)))
-def test_real_traces_come_back_equal_and_write_the_same_bytes(tiny: Pair, drafter, rule, chat: int):
-    config = DecodingConfig(drafter=drafter, rule=rule, max_new_tokens=10)
-    trace = models.decode(tiny, models.prompt(chat), config)
-    written = trace.to_json()
-    assert DecodeTrace.from_json(written) == trace
-    assert DecodeTrace.from_json(written).to_json() == written
-
-
 def refused(data: bytes | str) -> str:
     """The one line that refuses a file."""
     with pytest.raises(ValueError, match=r"trace") as caught:
@@ -155,100 +155,54 @@ def kinds_of_places(trace: DecodeTrace) -> list[tuple[Any, ...]]:
     return list(found.values())
 
 
-def test_a_truncated_file_is_refused(real: DecodeTrace):
+def test_what_is_no_trace_is_refused(real: DecodeTrace):
     written = real.to_json()
     for cut in range(0, len(written), max(1, len(written) // 40)):
         assert refused(written[:cut]).startswith("not a specllava trace (schema 1): ")
+    for data in (b"null", b"[]", b"{}", b'"text"', b"\xff\xfe", b"[" * 100_000, b"1" * 10_000):
+        refused(data)
+    for version in (0, 2, "1.0", None):
+        line = refused(changed(real, (), lambda document, version=version: document.update(schema_version=version)))
+        assert f"schema_version = {version!r}" in line
+    assert "schema_version: field required" in refused(changed(real, (), lambda spot: spot.pop("schema_version")))
 
 
-@pytest.mark.parametrize("data", [b"null", b"[]", b"{}", b'"text"', b"\xff\xfe", b"[" * 100_000, b"1" * 10_000])
-def test_other_files_are_refused(data: bytes):
-    refused(data)
-
-
-@pytest.mark.parametrize("version", [0, 2, "1.0", None])
-def test_another_schema_version_is_refused(real: DecodeTrace, version):
-    line = refused(changed(real, (), lambda document: document.update(schema_version=version)))
-    assert f"schema_version = {version!r}" in line
-
-
-def test_unknown_keys_are_refused_at_every_place(real: DecodeTrace):
-    ways = kinds_of_places(real)
+def test_unknown_keys_and_numbers_that_are_none_are_refused_at_every_place(real: DecodeTrace):
+    ways, tried = kinds_of_places(real), 0
     assert len(ways) == 10  # document, setting, config, prefill, step; tree, verdict, view, seconds, pruned guess
     for way in ways:
         assert "surprise" in refused(changed(real, way, lambda spot: spot.update(surprise=1)))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_none_are_refused_at_every_place(real: DecodeTrace, value: float):
-    def spoil(key: str) -> Callable[[Any], None]:
-        def change(spot: Any) -> None:
-            if isinstance(spot[key], list):
-                spot[key][0] = value
-            else:
-                spot[key] = value
-
-        return change
-
-    tried = 0
-    for way in kinds_of_places(real):
         spot = json.loads(real.to_json())
         for key in way:
             spot = spot[key]
         for key, old in spot.items():
             first = old[0] if isinstance(old, list) and old else old
             if key == "entropies" or isinstance(first, int | float):
-                refused(changed(real, way, spoil(key)))
+                for value in map(float, ("nan", "inf", "-inf")):
+                    wrong = [value, *old[1:]] if isinstance(old, list) else value
+                    refused(changed(real, way, lambda spot, key=key, wrong=wrong: spot.update({key: wrong})))
                 tried += 1
     assert tried > 20
 
 
-def step_changed(trace: DecodeTrace, number: int, **changes: Any) -> str:
-    return changed(trace, ("steps", number), lambda step: [step[key].update(value) for key, value in changes.items()])
+BRANCH, BEGINNING = "are not a branch of the tree", "is not a beginning of accepted tokens and next token"
+VIEW = ("choices", "choice_probs", "margins", "token_probs", "token_ranks")
+BROKEN: list[tuple[str, Callable[[Any], object], str]] = [  # an object of the first accepting step, its change, words
+    *(("verification", lambda one, way=way: one.update(accepted=way), BRANCH) for way in ([0], [-1], [99], [1, 1])),
+    *(("", lambda one, tokens=tokens: one.update(emitted=tokens), BEGINNING) for tokens in ([], [-7])),
+    ("", lambda one: one["emitted"].append(one["emitted"][-1]), BEGINNING),
+    *(("target", lambda one, key=key: one[key].pop(), "one entry for each of the ") for key in VIEW),
+    ("tree", lambda one: one["parents"].__setitem__(1, 1), "node 1 has parent 1"),
+    ("target", lambda one: one["token_probs"].__setitem__(0, 1.5), "token_probs"),
+    ("target", lambda one: one["choice_probs"].__setitem__(0, -0.5), "choice_probs"),
+    ("seconds", lambda one: one.update(draft=-1.0), "seconds"),
+]  # fmt: skip
 
 
-def accepting_step(trace: DecodeTrace) -> int:
-    return next(number for number, step in enumerate(trace.steps) if len(step.verification.accepted) >= 1)
-
-
-def test_accepted_nodes_must_be_a_branch(real: DecodeTrace):
-    number = accepting_step(real)
-    step = real.steps[number]
-    stranger = next(n for n in range(1, len(step.tree)) if step.tree.parents[n] != 0)
-    for accepted in ([stranger], [0], [-1], [len(step.tree)], [1, 1]):
-        line = refused(step_changed(real, number, verification={"accepted": accepted}))
-        assert "are not a branch of the tree" in line
-
-
-@pytest.mark.parametrize("emitted", [[], [-7]])
-def test_emitted_tokens_must_be_a_beginning_of_the_verdict(real: DecodeTrace, emitted: list[int]):
-    line = refused(changed(real, ("steps", 0), lambda step: step.update(emitted=emitted)))
-    assert "is not a beginning of accepted tokens and next token" in line
-
-
-def test_more_than_the_verdict_cannot_be_emitted(real: DecodeTrace):
-    line = refused(changed(real, ("steps", 0), lambda step: step["emitted"].append(step["emitted"][-1])))
-    assert "is not a beginning" in line
-
-
-def test_a_view_must_cover_every_node(real: DecodeTrace):
-    for key in ("choices", "choice_probs", "margins", "token_probs", "token_ranks"):
-        line = refused(changed(real, ("steps", 0, "target"), lambda view, key=key: view[key].pop()))
-        assert f"one entry for each of the {len(real.steps[0].tree)} nodes" in line
-
-
-def test_a_parent_must_come_before_its_child(real: DecodeTrace):
-    line = refused(changed(real, ("steps", 0, "tree"), lambda tree: tree["parents"].__setitem__(1, 1)))
-    assert "node 1 has parent 1" in line
-
-
-def test_probabilities_and_seconds_stay_in_their_range(real: DecodeTrace):
-    refused(changed(real, ("steps", 0, "target"), lambda view: view["token_probs"].__setitem__(0, 1.5)))
-    refused(changed(real, ("steps", 0, "target"), lambda view: view["choice_probs"].__setitem__(0, -0.5)))
-    refused(changed(real, ("steps", 0, "seconds"), lambda spent: spent.update(draft=-1.0)))
-
-
-def test_every_token_needs_its_text(real: DecodeTrace):
+def test_a_step_that_no_run_makes_is_refused(real: DecodeTrace):
+    number = next(number for number, step in enumerate(real.steps) if step.verification.accepted)
+    for name, change, words in BROKEN:
+        assert words in refused(changed(real, ("steps", number, *([name] if name else [])), change))
     token = real.steps[0].tree.tokens[-1]
     line = refused(changed(real, ("texts",), lambda texts: texts.pop(str(token))))
     assert f"no text for token ids [{token}]" in line
@@ -273,10 +227,6 @@ def test_a_step_that_is_made_wrong_is_refused_at_once():
             replace(good, **change)
 
 
-def test_a_file_that_does_not_say_its_schema_version_is_refused(real: DecodeTrace):
-    assert "schema_version: field required" in refused(changed(real, (), lambda spot: spot.pop("schema_version")))
-
-
 SAMPLED = {
     "best": DecodingConfig(temperature=1.2, max_new_tokens=12, max_branches=3, min_log_prob=-50.0),
     "drawn": DecodingConfig(temperature=1.2, max_new_tokens=12, rule="sequoia", depth=3, nodes=6, children="drawn"),
@@ -285,59 +235,37 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("kind", SAMPLED)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_sampled_trace_comes_back_equal_with_every_text(tiny: Pair, kind: str, seed: int) -> None:
-    trace = models.decode(tiny, models.prompt(seed), replace(SAMPLED[kind], seed=seed))
-    written = trace.to_json()
-    assert DecodeTrace.from_json(written) == trace and DecodeTrace.from_json(written).to_json() == written
-    draws = [draw for step in trace.steps for draw in step.draws]
-    assert draws and {token for draw in draws for token in draw.tokens} <= {*trace.texts}
+def test_a_sampled_trace_comes_back_equal_with_every_text(tiny: Pair, kind: str) -> None:
+    for seed in range(2):
+        trace = models.decode(tiny, models.prompt(seed), replace(SAMPLED[kind], seed=seed))
+        assert DecodeTrace.from_json(trace.to_json()) == trace
+        draws = [draw for step in trace.steps for draw in step.draws]
+        assert draws and {token for draw in draws for token in draw.tokens} <= {*trace.texts}
 
 
-def test_without_a_temperature_nothing_is_added_to_the_file(tiny: Pair) -> None:
-    trace = models.decode(tiny, models.prompt(0), DecodingConfig(max_new_tokens=12))
-    assert all("draws" not in step for step in json.loads(trace.to_json())["steps"])
-
-
-DRAW = Draw(0, 5, 0.5, 0.75, 0.3, 0.4, (4, 5), (0.6, 0.3), (0.5, 0.4))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"target_probs": (0.6,)}, "one probability of each kind"),
-        ({"draft_probs": ()}, "one probability of each kind"),
-        ({"starts": (0.0, 0.6)}, "one probability of each kind"),
-        ({"draft_prob": None}, "one probability of each kind"),
-        ({"acceptance": None}, "one probability of each kind"),
-        ({"token": 6}, "token 6 is not among those"),
-    ],
-)
-def test_a_draw_that_is_none_is_refused(change: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        replace(DRAW, **change)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_a_draw_that_no_run_can_have_is_refused(tiny: Pair, real: DecodeTrace) -> None:
+    whole = Draw(0, 5, 0.5, 0.75, 0.3, 0.4, (4, 5), (0.6, 0.3), (0.5, 0.4))
+    none: tuple[dict[str, Any], ...] = ({"target_probs": (0.6,)}, {"draft_probs": ()}, {"starts": (0.0, 0.6)})
+    for change in (*none, {"draft_prob": None}, {"acceptance": None}, {"token": 6}):
+        with pytest.raises(ValueError, match=r"one probability of each kind|token 6 is not among those"):
+            replace(whole, **change)
+    document = models.decode(tiny, models.prompt(0), SAMPLED["drawn"]).to_json()
+    steps = json.loads(document)["steps"]
+    assert all("draws" not in step for step in json.loads(real.to_json())["steps"])
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"uniform": 1.0}, "uniform"), ({"uniform": float("nan")}, "uniform"), ({"node": 99}, "a draw follows none"),
         ({"target_prob": 1.5}, "target_prob"), ({"surprise": 1}, "surprise"), ({"tokens": [-1, 5]}, "tokens"),
         ({"tokens": [4, 999_999], "token": 999_999}, "no text for token ids"),
-    ],
-)  # fmt: skip
-def test_a_file_with_a_draw_that_no_run_can_have_is_refused(
-    tiny: Pair, change: dict[str, object], said: str
-) -> None:
-    trace = models.decode(tiny, models.prompt(0), SAMPLED["drawn"])
-    document = json.loads(trace.to_json())
-    draw = next(draw for draw in document["steps"][0]["draws"] if len(draw["tokens"]) > 2)
-    draw |= change
-    if "tokens" in change:
-        for name in ("target_probs", "draft_probs", "starts"):
-            draw[name] = draw[name][:2]
-    with pytest.raises(ValueError, match=said):
-        DecodeTrace.from_json(json.dumps(document))
+    )  # fmt: skip
+    at = next(number for number, draw in enumerate(steps[0]["draws"]) if len(draw["tokens"]) > 2)
+    for change, words in cases:
+        wrong = json.loads(document)
+        draw = wrong["steps"][0]["draws"][at]
+        draw |= change
+        if "tokens" in change:
+            draw |= {name: draw[name][:2] for name in ("target_probs", "draft_probs", "starts")}
+        with pytest.raises(ValueError, match=words):
+            DecodeTrace.from_json(json.dumps(wrong))
 
 
 def test_a_trace_names_the_settings_in_force():
@@ -354,3 +282,70 @@ def test_a_trace_names_the_settings_in_force():
     document["setting"]["generation_config"] = "x" * (MAX_SETTINGS + 1)
     with pytest.raises(ValueError, match="generation_config"):
         DecodeTrace.from_json(json.dumps(document))
+
+
+# --------------------------------------------------------------------------------------------------- texts of tokens
+
+
+TEXTS = ("你好 😀 naïve", "👩‍👩‍👧 ok", "a\n€ b", "Ω", "\ufffd")
+
+
+def byte_fallback() -> PreTrainedTokenizerFast:
+    """A tokenizer of "a" and bytes, as LLaVA-1.5's spells what its vocabulary lacks."""
+    tokens = ["<unk>", "a", *(f"<0x{byte:02X}>" for byte in range(256))]
+    places = {token: place for place, token in enumerate(tokens)}
+    made = Tokenizer(BPE(places, [], unk_token="<unk>", byte_fallback=True))
+    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+def spoken(*, last: str = " left") -> DecodeTrace:
+    """A step that says a face in two tokens; the draft also guesses another face, and begins a third character."""
+    tree = DraftTree((8, 3, 2, 1, 4), (-1, 0, 1, 1, 2), (0.0, -0.1, -0.2, -1.0, -0.5), (None,) * 5)
+    made = hand_made(tree, (1, 2), 5)
+    return retexted(made, {3: " <0xF0><0x9F>", 2: "<0x98><0x80>", 1: "<0x98><0x81>", 4: "<0xE4>", 5: last})
+
+
+@pytest.mark.parametrize("tokenizer", [smol.tokenizer(), byte_fallback()], ids=["byte-level", "byte fallback"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_pieces_of_characters_are_bytes_that_join_to_the_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    texts = Detokenizer(tokenizer)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    pieces = [texts.text_of(token) for token in ids]
+    assert len(pieces) > len(text.encode()) - 3 and "\ufffd" not in pieces
+    assert join_texts(pieces) == tokenizer.decode(ids)
+
+
+def test_bytes_that_are_no_character_stay_bytes() -> None:
+    assert byte_text(b" \xe4\xbd") == " <0xE4><0xBD>" and byte_text("é".encode()) == "é"
+    assert join_texts(["<0xE4>", "a", "<0xBD>", "<0xF0><0x9F>"]) == "<0xE4>a<0xBD><0xF0><0x9F>"
+    assert join_texts(["\ud800"]) == "<0xED><0xA0><0x80>"  # half of a character, of a file
+    assert shorten_bytes("a<0xE4><0xBD> <0xA0>, <0x41>") == "a<E4 BD> <A0>, <0x41>"
+    joiner = TextJoiner()
+    assert [joiner.add(piece) for piece in (" <0xF0><0x9F>", "<0x98>", "<0x80>!")] == [" ", "", "😀!"]
+
+
+def test_trees_show_bytes_and_sentences_characters() -> None:
+    trace = spoken()
+    step = trace.steps[0]
+    tree = StepTree(trace, step)
+    labels = tree.labels
+    assert labels[:5] == ("a", "<F0 9F>", "…<98 80>", "…<98 81>", "<E4>")
+    assert token_label(trace, 3) == "<F0 9F>"
+    assert word_at(trace, step, 1) == word_at(trace, step, 2) == "😀" and word_at(trace, step, 3) == "😁"
+    assert path_text(trace, step, 2) == "a 😀" and word_after(trace, step, 2, 5) == "left"
+    words = accept_words(trace, step)
+    said = text_of(words.say) + text_of(words.more)
+    assert "After “😀” the guess was <E4>" in said
+    written = json.dumps([tree.data(), node_words(tree)], ensure_ascii=False)
+    assert "\ufffd" not in written and "<0x" not in written and "<F0 9F>" in written
+
+
+def test_a_character_stands_in_the_lane_where_its_last_piece_came() -> None:
+    def words(trace: DecodeTrace) -> list[list[str]]:
+        frames = map(json.loads, race_frames(Recorded("race", None, None, trace)))
+        (step,) = [frame for frame in frames if frame["kind"] == "step"]
+        return list(step["words"])
+
+    assert words(spoken()) == [[" ", "small"], ["😀", "small"], [" left", "large"]]
+    assert words(spoken(last="<0xE4>"))[-1] == ["", "large"]

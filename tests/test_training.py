@@ -57,7 +57,7 @@ from specllava.distill.config import LoopConfig
 from specllava.distill.losses import IGNORE
 from specllava.distill.train import fit
 from specllava.models.drafts.draft_vlm import DraftLlava
-from specllava.models.families.interface import tower_features
+from specllava.models.family import tower_features
 from specllava.pair import Pair
 from specllava.prompt import merge_features
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from specllava.models.images import open_image
 from visual.player.frames import data_address, frame_json, race_frames
-from visual.player.labels import strip_bidi
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 from visual.player.saved_page import FAVICON, PLOTLY_JS, TITLE, catalog, halves, script, static_text
@@ -79,13 +78,12 @@ class StaticSite:
             "files": self._races(files),
         }
         parts = {
-            "style": files.add("style.css", (static_text("alone.css") + static_text("stage.css")).encode()),
+            "style": files.add("style.css", static_text("stage.css").encode()),
             "script": files.add("stage.js", script().encode()),
             "icon": files.add("favicon.png", FAVICON.read_bytes()),
             "plotly": str(index["plotly"]),
             "stage": static_text("stage.html"),
             "links": self._links(),
-            "words": self._words(),
             "index": json.dumps(index, ensure_ascii=False).replace("<", "\\u003c"),
             "title": TITLE,
             "claim": CLAIM,
@@ -116,18 +114,6 @@ class StaticSite:
             if address
         )
         return "".join(made)
-
-    def _words(self) -> str:
-        """Return the words of examples and lessons, for search engines and for whoever has no JavaScript."""
-        answers = "".join(
-            f"<p><b>{html.escape(strip_bidi(turn.prompt))}</b> {html.escape(strip_bidi(turn.lead.text))}</p>"
-            for race in self.examples for turn in race.turns
-        )  # fmt: skip
-        asked = "".join(
-            f"<p><b>{html.escape(strip_bidi(question))}</b> {html.escape(strip_bidi(answer))}</p>"
-            for lesson in self.lessons for question, answer in lesson.text
-        )  # fmt: skip
-        return f"<h2>Examples</h2>{answers}<h2>Lessons</h2>{asked}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from recipes.toy.hints import NAMES, Hints, naming_loss
 from recipes.toy.recipe import ToyRecipe
 from specllava.distill.losses import IGNORE, Batch, Losses, answer_positions
 from specllava.models.drafts.draft_vlm import DraftLlava
-from specllava.models.families.interface import tower_features
+from specllava.models.family import tower_features
 from specllava.prompt import merge_features
 
 PackedLosses = Callable[[Any, Batch], Losses]

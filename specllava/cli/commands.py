@@ -1,39 +1,47 @@
-"""Commands: generate, compare, distill, draft, presets, trace and site."""
+"""Commands: generate, compare, bench, distill, draft, presets, trace and site. No torch until a pair is loaded."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 from rich.console import Console
 
 from specllava.cli.options import (
     AnswerOptions,
+    DecodingOptions,
+    PairOptions,
+    Typed,
     announce_loading,
     check_outputs,
     hide_progress_bars,
-    picture_beside,
+    load_pair,
     print_line,
     print_notice,
     report_unused_draft,
     write_json,
 )
+from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig, Job
-from specllava.files import cached, check_free, shipped, whole_directory, write_whole
-from specllava.metrics import summarise
-from specllava.models.presets import ASSETS, Preset, presets
+from specllava.files import SCENES, Split, cached, check_free, scene_images, shipped, whole_directory, write_whole
+from specllava.metrics import compare, pool_totals, speedup, summarise
+from specllava.models.presets import ASSETS, Tree, presets
 from specllava.question import with_system
 from specllava.race_file import race_json
+from specllava.trace import TARGET_ONLY
 
 if TYPE_CHECKING:
+    from specllava.bench import Runner
     from specllava.distill.new_draft import MadeDraft
     from specllava.metrics import Comparison
+    from specllava.pair import Pair
     from visual.player.recorded import Recorded
 
 
@@ -56,9 +64,6 @@ class Generate(AnswerOptions):
             write_whole(self.trace, trace.to_json())
 
 
-DRAWN_LINE: Final = "guesses drawn by chance: both answers have the target's distribution"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Compare(AnswerOptions):
     """Answer with and without speculation, and say whether the answers are the same."""
@@ -67,8 +72,6 @@ class Compare(AnswerOptions):
     """The question."""
 
     def run(self, console: Console) -> None:
-        from specllava.metrics import compare, speedup, summarise
-
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
         traces = pair.compare(media, with_system(self.prompt, self.system), decoding)
         plain, fast = traces["target-only"], traces["speculative"]
@@ -76,7 +79,7 @@ class Compare(AnswerOptions):
         for title, trace in (("target only", plain), ("speculative", fast)):
             console.print(f"[bold]{title}[/]")
             console.print(trace.text + "\n", markup=False, highlight=False)
-        console.print(_verdict_line(verdict) if self.decoding.keeps_tokens else DRAWN_LINE)
+        console.print(_verdict_line(verdict) if self.decoding.keeps_tokens else _DRAWN)
         if reference.target_passes and candidate.target_passes:
             console.print(
                 f"tau {candidate.tau:.2f} tokens per target pass, {candidate.target_passes} passes"
@@ -96,9 +99,12 @@ class Compare(AnswerOptions):
             | {"identical": verdict.identical},
         )
         if self.trace:
-            image = self.only_image
-            beside = None if image is None else picture_beside(image, self.trace)
-            write_whole(self.trace, race_json(plain, fast, beside))
+            folder = self.trace.resolve().parent
+            beside = [one.name for one in self.image if one.resolve().parent == folder]
+            write_whole(self.trace, race_json(plain, fast, beside[0] if len(beside) == len(self.image) == 1 else None))
+
+
+_DRAWN = "guesses drawn by chance: both answers have the target's distribution"
 
 
 def _verdict_line(verdict: Comparison) -> str:
@@ -108,6 +114,90 @@ def _verdict_line(verdict: Comparison) -> str:
     kind = "near-tie" if verdict.near_tie else "DIFFERENT"
     margin = "one answer goes on" if verdict.margin is None else f"margin of the target {verdict.margin:.2g}"
     return f"{kind} at token {verdict.position}: {margin}"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time every lane on the same prompts, compare their tokens, and print what they were worth."""
+
+    prompts: int = 40
+    """How many rows of --data, or toy scenes. A dialogue is one."""
+
+    data: Path | None = None
+    """Ask the questions of this file in place of toy scenes: LLaVA's conversations, MMSpec's rows, or rows of {"image",
+    "prompt", "category"}, as .json or .jsonl."""
+
+    images: Path | None = None
+    """Directory that the rows' image paths begin in; without it images beside the file, else the file's own."""
+
+    turns: int = 3
+    """Questions of one dialogue that are asked at most."""
+
+    split: Split = "held-out"
+    """Toy scenes with known combinations only, or each with one that training never named."""
+
+    rounds: int = 3
+    """Times that every lane answers every prompt."""
+
+    lanes: tuple[str, ...] = ()
+    """Only these beside target-only, such as: chain entropy. All without it."""
+
+    json: Path | None = None
+    """Write the report to this file."""
+
+    pair: PairOptions = field(default_factory=PairOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingConfig)
+    typed: Typed = frozenset()
+    program: ClassVar[str] = "specllava"
+    alone: ClassVar[tuple[str, ...]] = (TARGET_ONLY,)
+
+    def run(self, console: Console) -> None:
+        for name, value in (("prompts", self.prompts), ("rounds", self.rounds), ("turns", self.turns)):
+            if value < 1:
+                raise ValueError(f"--{name} is {value}: at least 1 is needed")
+        if self.data is None and self.images is not None:
+            raise ValueError("--images belongs to --data")
+        if self.data is None and self.prompts > (most := len(scene_images(self.split))):
+            raise ValueError(f"--prompts is {self.prompts}: {most} {self.split} toy scenes ship; --data takes more")
+        check_outputs(json=self.json)
+        from specllava.distill.rows import data_dialogues
+
+        split = self.split if self.data is None else None
+        dialogues = data_dialogues(self.data or SCENES, self.images, self.prompts, self.turns, split)
+        pair = load_pair(self.pair)
+        from specllava.bench import Plan, category_results, measure, report_of, results_of, tables_of
+
+        source = f"{split} toy scenes" if self.data is None else self.data.name
+        command = shlex.join(["python", "-m", self.program, *sys.argv[1:]])
+        plan = Plan(source, self.rounds, command=command, alone=self.alone)
+        measured = measure(pair, dialogues, self.runners(pair), self.config(pair), plan)
+        results, categories, setting = results_of(measured), category_results(measured), measured.setting
+        ran = filter(None, (setting.device, setting.dtype, setting.passes))
+        title = ", ".join((f"{len(measured.dialogues)} prompts", f"{measured.rounds} rounds", *ran))
+        for table in tables_of(title, results, categories):
+            console.print(table)
+        machine = measured.machine.get("gpu") or measured.machine.get("cpu")
+        print_line(console, f"speed-ups are over {measured.reference}; {machine}")
+        guessed = pool_totals(lane.totals for lane in results.values() if lane.totals.draft_passes)
+        report_unused_draft(setting.draft, "model", guessed)
+        write_json(self.json, report_of(measured, results, categories))
+
+    def config(self, pair: Pair) -> DecodingConfig:
+        """Return options of decoding with the device's number of nodes, where the command line says nothing else."""
+        if pair.nodes is None or "nodes" in self.typed:
+            return self.decoding
+        return replace(self.decoding, nodes=pair.nodes)
+
+    @property
+    def tree(self) -> Tree:
+        """Options with which others measured the preset's draft, where the command line says nothing else."""
+        return {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
+
+    def runners(self, pair: Pair) -> dict[str, Runner]:
+        """Return a runner for each lane."""
+        from specllava.bench import runners_of
+
+        return runners_of(pair, self.config(pair), self.lanes, self.tree)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +216,7 @@ class Distill(Job):
         if report is None:  # another process prints it
             return
         write_page(report, self.output / "curve.html")
-        draft, step = self.output / "draft", report.best.step
-        if step == 0:
-            print_line(console, f"no validation was better than the first: {draft} is the draft that it began with")
-        else:
-            print_line(console, f"{report.state}: {draft} is the draft of step {step}")
+        print_line(console, f"{report.state}: {self.output / 'draft'} is the draft of step {report.best.step}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +286,15 @@ NOTES = (
 class Presets:
     """List the pairs that --preset names: what each takes, what is known of it, and which fit this machine."""
 
-    markdown: bool = False
-    """Print the table of docs/models.md instead, which holds for every machine."""
-
     def run(self, console: Console) -> None:
-        for line in markdown_table() if self.markdown else [*listing(_free()), ""]:
+        import torch
+
+        from specllava.models.memory import GB, free_bytes
+
+        free = free_bytes(torch.device("cuda" if torch.cuda.is_available() else "cpu"), spread=False) / GB
+        for line in [*listing(free), ""]:
             print_line(console, line)
-        for note in () if self.markdown else NOTES:
+        for note in NOTES:
             console.print(note, markup=False, highlight=False)
 
 
@@ -219,8 +307,9 @@ def listing(free: float) -> list[str]:
     lines = [f"{free:.1f} GB of memory are free here. Sizes in GB.", "", _row("preset", "download", "bfloat16", "fits")]
     for name, preset in presets().items():
         size = "" if preset.shipped else f"{preset.memory:.1f}"
+        download = f"{preset.download:.1f}" if not preset.shipped else "fetched" if preset.fetched else "ships"
         fits = preset.missing == "" and preset.memory <= free
-        lines.append(_row(name, _download(preset), size, "yes" if fits else "no"))
+        lines.append(_row(name, download, size, "yes" if fits else "no"))
         draft = "no draft: name one with --draft" if preset.draft is None else _location(preset.draft)
         lines.append(f"    {_location(preset.target)} + {draft}")
         if known := "; ".join(one for one in (preset.measured, preset.licence) if one):
@@ -228,42 +317,13 @@ def listing(free: float) -> list[str]:
     return lines
 
 
-def markdown_table() -> list[str]:
-    """Return the table of docs/models.md."""
-    lines = [
-        "| `--preset` | target | draft | download, GB | bfloat16, GB | τ, and from whom |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, preset in presets().items():
-        size = "" if preset.shipped else f"{preset.memory:.1f}"
-        target = f"`{_location(preset.target)}`"
-        draft = "none" if preset.draft is None else f"`{_location(preset.draft)}`"
-        cells = f"`{name}`", target, draft, _download(preset), size, preset.measured
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
 def _row(name: str, download: str, size: str, fits: str) -> str:
     return f"{name:<28}{download:>9}{size:>10}   {fits}"
-
-
-def _download(preset: Preset) -> str:
-    if not preset.shipped:
-        return f"{preset.download:.1f}"
-    return "fetched" if preset.fetched else "ships"
 
 
 def _location(source: object) -> str:
     """Write where a model is: its id of the hub, or its directory in the project or, as most have it, in the cache."""
     return str(source).removeprefix(f"{ASSETS.parent}/").replace(str(cached("")), "~/.cache/specllava")
-
-
-def _free() -> float:
-    import torch
-
-    from specllava.models.memory import GB, free_bytes
-
-    return free_bytes(torch.device("cuda" if torch.cuda.is_available() else "cpu"), spread=False) / GB
 
 
 PAGE = shipped("app.py")
@@ -280,11 +340,7 @@ class View:
     """Where the page is served."""
 
     def run(self, console: Console) -> None:
-        from visual.player.recorded import read_recorded
-
-        race = read_recorded(self.file)  # refused here, in one line, before a server starts
-        if race.filled:
-            print_notice(f"{self.file}: {race.filled}")
+        _read_race(self.file)  # refused here, in one line, before a server starts
         if not PAGE.is_file():
             raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
         page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
@@ -306,13 +362,10 @@ class ExportPage:
     def run(self, console: Console) -> None:
         from specllava.models.images import open_image
         from visual.player.frames import data_address, race_frames
-        from visual.player.recorded import read_recorded
         from visual.player.saved_page import saved_page
 
         check_outputs(html=self.html)
-        race = read_recorded(self.file)
-        if race.filled:
-            print_notice(f"{self.file}: {race.filled}")
+        race = _read_race(self.file)
         pictures = [data_address(open_image(file)) if file else None for file in race.pictures]
         write_whole(self.html, saved_page(race_frames(race, "saved run", pictures)))
         steps = sum(len(turn.lead.steps) for turn in race.turns)
@@ -341,7 +394,7 @@ class Site:
         from visual.site import StaticSite
 
         for name, address in (("live", self.live), ("code", self.code)):
-            if address and not (urlsplit(address).scheme in ("http", "https") and urlsplit(address).netloc):
+            if address and not re.match("https?://[^/]", address):
                 raise ValueError(f"--{name} {address}: an address begins with http:// or https:// and names a host")
         check_free(self.output)
         if not self.output.parent.is_dir():
@@ -357,31 +410,20 @@ class Site:
 
 
 def _own_races(folder: Path) -> list[Recorded]:
-    """Read the race files of a directory, by name; print a line to stderr for each that is refused.
-
-    Raises:
-        ValueError: no race file is there, or at least one is refused.
-    """
-    from specllava.models.images import open_image
-    from visual.player.recorded import read_recorded
-
+    """Read the race files of a directory, by name; one that is refused refuses all."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise ValueError(f"--races {folder}: there is no race file (*.json); compare --trace writes one")
-    races = []
-    for path in paths:
-        try:
-            if not path.stem.isprintable():
-                raise ValueError(f"{path.name!a} cannot be named in a link: use printable characters")
-            race = read_recorded(path)
-            for image in filter(None, (turn.image for turn in race.turns)):
-                open_image(image)
-        except ValueError as error:
-            print_notice(str(error))
-            continue
-        if race.filled:
-            print_notice(f"{path.name}: {race.filled}")
-        races.append(race)
-    if len(races) < len(paths):
-        raise ValueError(f"--races {folder}: {len(paths) - len(races)} of {len(paths)} files refused, nothing written")
-    return races
+    if odd := [path.name for path in paths if not path.stem.isprintable()]:
+        raise ValueError(f"{odd[0]!a} cannot be named in a link: use printable characters")
+    return [_read_race(path) for path in paths]
+
+
+def _read_race(file: Path) -> Recorded:
+    """Read a race file; what was filled in for its old schema is a line on stderr."""
+    from visual.player.recorded import read_recorded
+
+    race = read_recorded(file)
+    if race.filled:
+        print_notice(f"{file}: {race.filled}")
+    return race

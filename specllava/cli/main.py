@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from specllava import __version__
-from specllava.cli.bench import Bench
 from specllava.cli.commands import (
+    Bench,
     Compare,
     Distill,
     ExportDraft,
@@ -33,31 +33,7 @@ from specllava.cli.options import typed_options
 from specllava.config import one_line
 from specllava.files import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page
 
-LISTS: Final = ("--image", "--lanes", "--categories")  # options that take several values
-
-
-class UsageError(ValueError):
-    """Error of arguments that cannot be understood; the message is one line."""
-
-
-def parse(kind: Any, arguments: Sequence[str] | None, **options: Any) -> Any:
-    """Parse arguments into a value of ``kind``; ``options`` as of ``tyro.cli``.
-
-    Raises:
-        UsageError: instead of the box of lines that would be printed.
-        SystemExit: help was asked for, and printed.
-    """
-    captured = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(captured):
-            return tyro.cli(kind, args=arguments, **options)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        text = " ".join(re.sub(r"[─│╭╮╰╯]|-{3,}", " ", captured.getvalue()).split())
-        text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\].*", r"(given: \1)", text)
-        text = re.sub(r".*validation errors? for \w+ ", "", text).split(" For full helptext")[0]
-        raise UsageError(text) from stop
+LISTS: Final = ("--image", "--lanes")  # options that take several values
 
 
 def join_arguments(arguments: Sequence[str]) -> list[str]:
@@ -136,15 +112,22 @@ def _error_line(error: BaseException) -> str:
 
 
 def _parse(arguments: list[str] | None, commands: Any, prog: str, description: str | None) -> Any:
-    """Parse the arguments into a command; usage errors leave the program with one line."""
+    """Parse the arguments into a command; usage errors leave the program with one line in place of tyro's box."""
     given = join_arguments(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
         print(f"{prog} {__version__}")
         raise SystemExit(0)
+    captured = io.StringIO()
     try:
-        command = parse(commands, given, prog=prog, description=description)
-    except UsageError as error:
-        raise SystemExit(_fail(f"{error}: see --help", 2)) from None
+        with contextlib.redirect_stderr(captured):
+            command = tyro.cli(commands, args=given, prog=prog, description=description)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        text = " ".join(re.sub(r"[─│╭╮╰╯]|-{3,}", " ", captured.getvalue()).split())
+        text = re.sub(r"\[type=\w+, input_value=(.*?), input_type=\w+\].*", r"(given: \1)", text)
+        text = re.sub(r".*validation errors? for \w+ ", "", text).split(" For full helptext")[0]
+        raise SystemExit(_fail(f"{text}: see --help", 2)) from None
     return replace(command, typed=typed_options(given)) if hasattr(command, "typed") else command
 
 

@@ -1,4 +1,4 @@
-"""Options that commands share, and what they do with them. No torch until a pair is loaded."""
+"""Options that commands share, what they do with them, and the page's. No torch until a pair is loaded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import tyro
 from rich.console import Console
 
-from specllava.config import DecodingConfig, DrafterName
+from specllava.config import DecodingConfig, DrafterName, Limits
 from specllava.files import write_whole
 from specllava.metrics import RunTotals, unused_draft
 from specllava.models.options import DraftFormat, DraftReading, DTypeName, PassesName, QuantizationName
@@ -90,18 +90,6 @@ class PairOptions:
     the target can hold and there is memory for."""
 
     @property
-    def reading(self) -> DraftReading:
-        return DraftReading(self.draft_format, self.draft_state_layers, self.draft_rope_theta)
-
-    @property
-    def sources(self) -> tuple[Source, Source | None, DraftReading]:
-        """Where target and draft come from, and how the draft is read."""
-        if self.target is not None:
-            return self.target, self.draft, self.reading
-        preset = preset_named(self.preset)
-        return preset.target, *preset.chosen(self.draft, self.reading)
-
-    @property
     def tree(self) -> Tree:
         """Options of decoding with which others measured the preset's own draft; of any other none are known."""
         return {} if self.target is not None or self.draft is not None else preset_named(self.preset).tree
@@ -126,11 +114,6 @@ class AnswerOptions:
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
-
-    @property
-    def only_image(self) -> Path | None:
-        """The picture, if it is the only one."""
-        return self.image[0] if len(self.image) == 1 else None
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
         """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
@@ -157,10 +140,7 @@ def typed_options(arguments: Sequence[str]) -> frozenset[str]:
 def with_defaults(
     decoding: DecodingConfig, pair: PairOptions, typed: Collection[str], nodes: int | None = None
 ) -> DecodingConfig:
-    """Return options with the defaults of the preset, and the device's number of nodes, for what was not typed.
-
-    Another rule has no use for a preset's tree.
-    """
+    """Return options with a preset's tree for its rule, and the device's number of nodes, for what was not typed."""
     device = {} if nodes is None else {"nodes": nodes}
     tree = {} if "rule" in typed and decoding.rule != pair.tree.get("rule") else pair.tree
     return replace(decoding, **{name: value for name, value in {**device, **tree}.items() if name not in typed})
@@ -172,8 +152,13 @@ def load_pair(chosen: PairOptions) -> Pair:
     Raises:
         ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
     """
-    preset = preset_named(chosen.preset) if chosen.target is None else None
-    target, draft, reading = chosen.sources
+    reading = DraftReading(chosen.draft_format, chosen.draft_state_layers, chosen.draft_rope_theta)
+    target: Source | None
+    draft: Source | None
+    preset, target, draft = None, chosen.target, chosen.draft
+    if target is None:
+        preset = preset_named(chosen.preset)
+        target, (draft, reading) = preset.target, preset.chosen(draft, reading)
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
     from specllava.spec_decode.logits_processing import settings_in_force
@@ -227,10 +212,7 @@ def hide_progress_bars() -> None:
 
 
 def check_outputs(**files: Path | None) -> None:
-    """Refuse files that could not be written, before anything is computed for them.
-
-    Args:
-        files: by the name of their option.
+    """Refuse files, by the name of their option, that could not be written, before anything is computed for them.
 
     Raises:
         ValueError: the first of them, and why.
@@ -238,16 +220,15 @@ def check_outputs(**files: Path | None) -> None:
     for name, path in files.items():
         if path is None:
             continue
-        folder = path.parent
+        folder, why = path.parent, ""
         if path.is_dir():
             why = "it is a directory"
         elif not folder.is_dir():
             why = f"there is no directory {folder}"
         elif not os.access(path if path.exists() else folder, os.W_OK):
             why = "it may not be written there"
-        else:
-            continue
-        raise ValueError(f"--{name.replace('_', '-')} {path} cannot be written: {why}")
+        if why:
+            raise ValueError(f"--{name.replace('_', '-')} {path} cannot be written: {why}")
 
 
 def write_json(path: Path | None, data: dict[str, Any]) -> None:
@@ -256,6 +237,63 @@ def write_json(path: Path | None, data: dict[str, Any]) -> None:
         write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-def picture_beside(image: Path, file: Path) -> str | None:
-    """Return the picture's name if it lies in the directory of ``file``."""
-    return image.name if image.resolve().parent == file.resolve().parent else None
+PRIVATE_NETWORKS: Final = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Watch lossless tree speculative decoding of a vision-language model."""
+
+    running: PairOptions = field(default_factory=lambda: _pair_from_environment())
+
+    host: str = field(
+        default_factory=lambda: _from("GRADIO_SERVER_NAME") or ("0.0.0.0" if _from("SPACE_ID") else "127.0.0.1")
+    )
+    """Who may connect: GRADIO_SERVER_NAME; without it everybody on a hosted Space, otherwise this machine alone."""
+
+    port: int = field(default_factory=lambda: int(_from("GRADIO_SERVER_PORT", "PORT") or 7860))
+    """Where the page is served: GRADIO_SERVER_PORT or PORT, 7860 without them."""
+
+    root_path: str = field(default_factory=lambda: _from("GRADIO_ROOT_PATH"))
+    """Path or whole address under which a proxy shows the page, such as /demo: GRADIO_ROOT_PATH."""
+
+    trusted_proxies: str = field(
+        default_factory=lambda: _from("FORWARDED_ALLOW_IPS") or (PRIVATE_NETWORKS if _from("SPACE_ID") else "")
+    )
+    """Addresses and networks of proxies, with commas between, that are believed in X-Forwarded-For whom they speak for:
+    FORWARDED_ALLOW_IPS; without it those of private networks on a hosted Space, otherwise none."""
+
+    code: str = field(default_factory=lambda: _from("SPECLLAVA_CODE") or _space_files())
+    """Address of the project's files, for the links Code and Docs: SPECLLAVA_CODE, on a hosted Space its own files."""
+
+    drafts: tuple[str, ...] = ()
+    """More drafts of the target for visitors to choose from, each loaded when it is first used: names of presets, ids
+    of the hub, or directories."""
+
+    open: Path | None = None
+    """A race file to show first, in place of an example."""
+
+    limits: Limits = field(default_factory=lambda: _limits())
+    """What a visitor may ask for; each may also be set as SPECLLAVA_ and its name, such as SPECLLAVA_NEW_TOKENS."""
+
+
+def _from(*names: str) -> str:
+    """Return the first of these environment variables that is set."""
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def _limits() -> Limits:
+    """Return the limits that the environment sets, and the usual ones besides."""
+    given: dict[str, Any] = {limit.name: _from(f"SPECLLAVA_{limit.name.upper()}") for limit in fields(Limits)}
+    return Limits(**{name: value for name, value in given.items() if value})
+
+
+def _pair_from_environment() -> PairOptions:
+    """Return the pair that a hosted page, which has no command line, loads."""
+    target, draft = _from("SPECLLAVA_TARGET") or None, _from("SPECLLAVA_DRAFT") or None
+    return PairOptions(_from("SPECLLAVA_PRESET") or PairOptions.preset, target, draft)
+
+
+def _space_files() -> str:
+    space = _from("SPACE_ID")
+    return f"https://huggingface.co/spaces/{space}/tree/main" if space else ""

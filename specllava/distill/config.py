@@ -1,4 +1,4 @@
-"""Options of training, and a distillation's inputs and output. The only source of their defaults; no torch.
+"""A distillation: the only source of its options' defaults, its inputs and output, and its report. No torch.
 
 The command line is made from these fields: the docstring under a field is its help text.
 """
@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from specllava.config import DecodingConfig
+from specllava.config import DecodingConfig, one_line
 from specllava.models.options import CompressorKind, DTypeName
 
 
@@ -66,10 +66,7 @@ class Objective:
     """Training objective of a draft: ``(1 - kl_weight) CE + kl_weight T² KL(target || draft)`` over answer tokens.
 
     The temperature ``T`` softens both distributions of the KL. ``T²`` keeps its gradients as large as those of the
-    cross-entropy (Hinton et al., arXiv 1503.02531, section 2).
-
-    Args:
-        chunk: maximum answer positions whose logits are in memory at a time.
+    cross-entropy (Hinton et al., arXiv 1503.02531, section 2). Logits of ``chunk`` answer tokens exist at a time.
     """
 
     kl_weight: float = 0.5
@@ -84,9 +81,6 @@ class FeatureObjective:
     ``Σ 0.8^s (ce_weight CE_s + feature_weight SmoothL1_s)`` over ``rollout`` steps ``s``, the first on the target's
     states (EAGLE, arXiv 2401.15077, section 4.2; SpecVLM, 2509.11815), each further one on the draft's own (EAGLE-3,
     2503.01840). The CE is soft, against the target's distribution. A draft of format ``eagle3`` has it alone.
-
-    Args:
-        chunk: maximum answer positions whose logits are in memory at a time.
     """
 
     ce_weight: float = 0.1
@@ -206,3 +200,84 @@ class Job:
     training: DistillConfig = field(default_factory=DistillConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     """How validation drafts. Its token limit also bounds the target's own answers."""
+
+
+SCHEMA_VERSION: Final = 1
+ReportState = Literal["running", "finished", "stopped"]
+STRICT: Final = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class ValidationResult:
+    """Scores of the draft after some steps, on the target's own greedy answers to prompts held out of training.
+
+    Args:
+        step: 0 is before the first.
+        kl: KL(target ‖ draft) in nats per token, at temperature 1.
+        agreement: share of tokens that are the draft's likeliest too.
+        tau: tokens per target pass of real speculative decoding, pooled over the prompts; ``None`` if every answer
+            was a single token.
+        tokens, passes: what τ is made of: tokens that steps emitted, and target passes.
+    """
+
+    step: int
+    kl: float
+    agreement: float
+    tau: float | None
+    tokens: int
+    passes: int
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Greater is better: τ, and among equals the lower KL."""
+        return (self.tau or 0.0, -self.kl)
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Report:
+    """A run so far, or finished.
+
+    Args:
+        rows: rows of the data that are trained on.
+        left_out: rows that are not, or not wholly: how many by reason.
+        checks: validations in the order of their steps.
+        curve: losses by step: ``step``, ``rate``, ``loss`` and ``kl`` at temperature 1, all in nats per answer token;
+            no ``kl`` where its weight is 0, since the target's distributions are then not computed.
+        state: ``running``; ``finished`` with all steps; ``stopped`` early, in older reports.
+    """
+
+    schema_version: Literal[1]
+    target: str
+    draft: str
+    rows: int
+    left_out: dict[str, int]
+    prompts: int
+    config: dict[str, Any]
+    setting: dict[str, Any]
+    checks: tuple[ValidationResult, ...]
+    curve: tuple[dict[str, float], ...]
+    state: ReportState
+
+    @property
+    def best(self) -> ValidationResult:
+        """The validation whose draft is kept."""
+        return max(self.checks, key=lambda check: check.rank)
+
+    def to_json(self) -> bytes:
+        return _ADAPTER.dump_json(self, indent=1) + b"\n"
+
+    @classmethod
+    def read(cls, file: Path) -> Report:
+        """Read a report from its file.
+
+        Raises:
+            ValueError: not a report of this schema.
+        """
+        try:
+            return _ADAPTER.validate_json(file.read_bytes())
+        except ValidationError as error:
+            why = f"{file} is no distillation report (schema {SCHEMA_VERSION}): {one_line(error)}"
+            raise ValueError(why) from error
+
+
+_ADAPTER: TypeAdapter[Report] = TypeAdapter(Report)

@@ -23,8 +23,8 @@ from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.distill.losses import IGNORE, Batch
 from specllava.distill.rows import Row, UnusableRowError
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Picture, ProcessedPrompt
+from specllava.models.families import family_of
+from specllava.models.family import Picture, ProcessedPrompt
 from specllava.models.images import open_image
 from specllava.models.tokens import TextError, apply_template, beginning, bos_options, text_of
 from specllava.pair import Pair
@@ -39,14 +39,13 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One encoded conversation for training.
+    """One encoded conversation for training; ``cut`` where it was longer.
 
     Args:
         ids: tokens, with the slots of each picture.
         labels: for each position the token to predict there, ``IGNORE`` outside of answers. It equals the token at that
             position, except after an answer whose template writes no end: there it is the end token.
         pictures: what the tower reads of each.
-        cut: whether the conversation was longer.
     """
 
     ids: list[int]
@@ -76,7 +75,7 @@ class RowEncoder:
 
     @classmethod
     def of(cls, pair: Pair, images: Path, length: int) -> RowEncoder:
-        """Return the encoder for a pair's target. Answers end as decoding ends, with the tokenizer's own token first.
+        """Return the encoder for a pair's target. Answers end as decoding does, if possible with its eos.
 
         Raises:
             ValueError: a tokenizer without offsets, or nothing ends an answer.
@@ -96,7 +95,6 @@ class RowEncoder:
 
         Raises:
             UnusableRowError: a picture cannot be read or is cut, or no answer is left; the message is the reason.
-            ValueError: as :meth:`render`.
         """
         tokenizer = self.processor.tokenizer
         pictures, written = self._read_pictures(row.images)
@@ -260,16 +258,11 @@ class RowBatches:
 
 
 def without_images(row: Row) -> Row:
-    """Return the same turns without their images."""
     return replace(row, images_per_question=(0,) * len(row.images_per_question), images=())
 
 
 def pad_texts(texts: Sequence[tuple[list[int], list[int]]], filler: int, step: int = 1) -> Batch:
-    """Return ids and labels of texts as ``input_ids`` and ``labels`` ``[texts, length]``, padded on the right.
-
-    Args:
-        step: the length is a multiple of it.
-    """
+    """Return ids and labels of texts, ``[texts, length]``, padded on the right to a multiple of ``step``."""
     length = -(-max(len(ids) for ids, _ in texts) // step) * step
     input_ids, labels = torch.full((len(texts), length), filler), torch.full((len(texts), length), IGNORE)
     for row, (ids, wanted) in enumerate(texts):
@@ -302,7 +295,9 @@ def self_generated_rows(
     files = [directory / f"answers-{part}-of-{share}.jsonl" for part in range(share)]
     directory.mkdir(parents=True, exist_ok=True)
     own = rows[rank::share]
-    done = _count_whole_lines(files[rank])
+    whole = files[rank].read_bytes().rpartition(b"\n")[0] if files[rank].is_file() else b""
+    files[rank].write_bytes(whole + b"\n" if whole else b"")  # without an unfinished line that a kill left
+    done = len(whole.splitlines())
     with files[rank].open("a", encoding="utf-8") as lines:
         bar = tqdm(own[done:], "the target's answers", len(own), initial=done, unit="row", disable=rank > 0)
         for row in bar:
@@ -322,16 +317,6 @@ def self_generated_rows(
     return answered, dict(Counter(one["unusable"] for one in read if "unusable" in one))
 
 
-def _count_whole_lines(file: Path) -> int:
-    """Count the whole lines of a file, and cut off an unfinished one that a kill left."""
-    if not file.is_file():
-        return 0
-    whole, _, _ = file.read_bytes().rpartition(b"\n")
-    lines = whole.splitlines(keepends=True)
-    file.write_bytes(whole + b"\n" if whole else b"")
-    return len(lines)
-
-
 def answer_row(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Row:
     """Return a row with the target's greedy answers, each decoded after its own earlier ones.
 
@@ -347,7 +332,11 @@ def answer_row(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Ro
         except ValueError as error:
             if ended:
                 break
-            raise UnusableRowError(_reason(error)) from error
+            why = "with an unreadable image"
+            if isinstance(error, NoRoomError | TextError):
+                room = isinstance(error, NoRoomError)
+                why = "do not fit the context" if room else "with a special token in a question"
+            raise UnusableRowError(why) from error
         if not trace.text:
             break
         ended.append(trace.finish_reason == "eos")
@@ -358,13 +347,3 @@ def answer_row(pair: Pair, row: Row, images: Path, config: DecodingConfig) -> Ro
     turns = tuple(text_of(message["content"]) for message in chat.messages[: 2 * len(ended)])
     image_counts = row.images_per_question[: len(ended)]
     return Row(turns, image_counts, row.images[: sum(image_counts)], tuple(ended))
-
-
-def _reason(error: ValueError) -> str:
-    """Return the reason why a question could not be encoded, as in the counts of rows."""
-    match error:
-        case NoRoomError():
-            return "do not fit the context"
-        case TextError():
-            return "with a special token in a question"
-    return "with an unreadable image"

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from specllava.distill.new_draft import MadeDraft
-from specllava.files import check_free, whole_directory
+from specllava.files import check_free
 from specllava.models.checkpoint import SINGLE, Checkpoint, Source
+from specllava.models.drafts.draft_vlm import checkpoint_directory
 from specllava.models.drafts.eagle import MROPE_KEYS, FeatureDraft
 from specllava.models.drafts.eagle_checkpoint import AUX_LAYERS, VARIANTS, is_feature_draft, read_feature_draft
 
@@ -40,7 +40,6 @@ def export_draft(
     Args:
         draft: in any format that :func:`read_feature_draft` knows.
         target: only its configuration is read, and its token embeddings where its decoder multiplies them.
-        notify: receives a line if weights must be unpickled.
 
     Raises:
         ValueError: models that are not there or do not fit, an output that is, or what the layout cannot hold, with the
@@ -58,11 +57,17 @@ def export_draft(
     made = read_feature_draft(small, config, None, notify)
     if why := _missing_in_layout(made, config):
         raise ValueError(f"the layout of engines cannot hold {small.name}: {why}")
-    weights = _tensors(made)
-    # Gemma's decoder multiplies its token embeddings.
-    if str(config.get_text_config().model_type).startswith("gemma") and not made.config.own_embeddings:
-        weights["embed_tokens.weight"] = _embeddings(large, config, made.fc.weight.dtype)
-    _write(output, weights, _settings(made) | {"target_model_type": config.model_type})
+    weights, text = _tensors(made), config.get_text_config()
+    if str(text.model_type).startswith("gemma") and not made.config.own_embeddings:
+        # Gemma's decoder multiplies its token embeddings; an engine's draft looks them up, no more.
+        dtype = made.fc.weight.dtype
+        scale = torch.tensor(text.hidden_size**0.5, dtype=dtype)
+        weights["embed_tokens.weight"] = large.tensors("embed_tokens")["weight"].to(dtype) * scale
+    settings = _settings(made) | {"target_model_type": config.model_type}
+    with checkpoint_directory(output) as beside:
+        beside.mkdir(parents=True)
+        save_file({name: one.contiguous() for name, one in weights.items()}, beside / SINGLE, {"format": "pt"})
+        (beside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     note = f"{len(weights)} tensors for vLLM and SGLang: not tried on an engine yet (docs/use.md)"
     return MadeDraft(output, sum(one.numel() for one in weights.values()), (note,))
 
@@ -81,8 +86,7 @@ def _missing_in_layout(draft: FeatureDraft, target: PretrainedConfig) -> str | N
         return f"engines give it {TAPS} of the hidden states 1 to {count - 1}, and it reads {layers}: {DISTIL}"
     parts = {
         "norms of queries and keys": config.qk_norm,
-        "no fc": not config.fusion,
-        "a bias of fc": config.fusion and config.fc_bias,
+        "a bias of fc": config.fc_bias,
         "no head of its own": not config.own_head,
         f"{config.num_hidden_layers} layers": config.num_hidden_layers > 1,
         **{name: getattr(config, name) for name in VARIANTS},
@@ -90,12 +94,6 @@ def _missing_in_layout(draft: FeatureDraft, target: PretrainedConfig) -> str | N
     if extra := [part for part, present in parts.items() if present]:
         return f"it has {' and '.join(extra)}: hand on the files that it is of"
     return None
-
-
-def _embeddings(target: Checkpoint, config: PretrainedConfig, dtype: torch.dtype) -> Tensor:
-    """Return the target's token embeddings as its decoder reads them; a draft of an engine looks them up, no more."""
-    scale = torch.tensor(config.get_text_config().hidden_size**0.5, dtype=dtype)
-    return target.tensors("embed_tokens")["weight"].to(dtype) * scale
 
 
 def _tensors(draft: FeatureDraft) -> dict[str, Tensor]:
@@ -133,13 +131,3 @@ def _settings(draft: FeatureDraft) -> dict[str, Any]:
         "eagle_aux_layer_semantics": "vllm",  # of the numbers outside eagle_config
         "eagle_config": {"use_aux_hidden_state": True, AUX_LAYERS: [one - 1 for one in config.state_layers]},
     }
-
-
-def _write(output: Path, weights: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
-    try:
-        with whole_directory(output) as beside:
-            beside.mkdir(parents=True)
-            save_file({name: one.contiguous() for name, one in weights.items()}, beside / SINGLE, {"format": "pt"})
-            (beside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    except (SafetensorError, OSError) as error:
-        raise OSError(f"{output} cannot be written: {error}") from error

@@ -19,8 +19,8 @@ from specllava.distill.config import FeatureObjective, Objective
 from specllava.engine.engine import Engine
 from specllava.models.drafts.draft_vlm import vision_source
 from specllava.models.drafts.eagle import LAST, FeatureDraft
-from specllava.models.families.family import family_of
-from specllava.models.families.interface import Features, ImageFeatures
+from specllava.models.families import family_of
+from specllava.models.family import Features, ImageFeatures
 from specllava.prompt import compressed_slots, compressor_of, merge_features, projector_weights, to_device
 
 IGNORE = -100
@@ -56,23 +56,20 @@ def batch_losses(target: PreTrainedModel, objective: Objective | FeatureObjectiv
     each row in the order of the slots; or ``pixel_values`` ``[batch, 3, height, width]``, a square for each row, and
     their ``image_sizes`` ``[batch, 2]``.
     """
-    if isinstance(objective, FeatureObjective):
-        return partial(feature_draft_losses, target=target, objective=objective)
-    return partial(draft_model_losses, target=target, objective=objective)
+    if isinstance(objective, Objective):
+        return partial(draft_model_losses, target=target, objective=objective)
+
+    def losses(draft: FeatureDraft, batch: Batch) -> Losses:
+        with torch.no_grad():
+            texts = target_texts(target, batch, draft.config.state_layers)
+        return feature_losses(draft, texts, objective)
+
+    return losses
 
 
 def count_answer_tokens(batch: Batch) -> int:
     """Count the answer tokens of a batch: its weight in a step's mean."""
     return int((batch["labels"][:, 1:] != IGNORE).sum())
-
-
-def feature_draft_losses(
-    draft: FeatureDraft, batch: Batch, target: PreTrainedModel, objective: FeatureObjective
-) -> Losses:
-    """Compute :class:`FeatureObjective` of a draft that reads the target's states."""
-    with torch.no_grad():
-        texts = target_texts(target, batch, draft.config.state_layers)
-    return feature_losses(draft, texts, objective)
 
 
 def draft_model_losses(draft: PreTrainedModel, batch: Batch, target: PreTrainedModel, objective: Objective) -> Losses:
@@ -103,9 +100,7 @@ def target_texts(
 ) -> TargetTexts:
     """Return a batch's texts as the target reads them in decoding, with its states of ``layers``.
 
-    Args:
-        layers: numbered as transformers does.
-        features: of each row's pictures, if they are known.
+    ``features`` are those of each row's pictures, if they are known.
     """
     features = _encode_pictures(target, batch) if features is None else features
     ids, labels, family = batch["input_ids"], batch["labels"], family_of(target.config)
@@ -118,16 +113,10 @@ def target_texts(
     # Pictures give each row positions or a mask of its own.
     rows = [(row[None], _join(target, [own])) for row, own in zip(ids, features, strict=True)]
     embeds = torch.cat([merge_features(target, *row) for row in rows])
-    known = torch.stack([_read_alone(target, *row, layers) for row in rows])
+    read = [Engine.of(target, ids.shape[1], (*layers, *LAST)).prefill(*row).states for row in rows]
+    known = torch.stack([one for one in read if one is not None])  # [batch, length, (layers + 1) * hidden]
     width = target.config.get_text_config().hidden_size
     return TargetTexts(ids, labels, embeds, known[..., :-width], known[..., -width:])
-
-
-def _read_alone(target: PreTrainedModel, ids: Tensor, features: Features | None, layers: Sequence[int]) -> Tensor:
-    """Return the states of ``layers`` and the last ones of one text, ``[length, (layers + 1) * hidden]``."""
-    states = Engine.of(target, ids.shape[1], (*layers, *LAST)).prefill(ids, features).states
-    assert states is not None
-    return states
 
 
 def draft_states(draft: PreTrainedModel, input_ids: Tensor, features: Features | None) -> Tensor:
@@ -147,9 +136,9 @@ def draft_states(draft: PreTrainedModel, input_ids: Tensor, features: Features |
 
 
 def keep_tokens(input_ids: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the tokens and labels that are ``kept``, all ``[batch, length]``: a draft may read fewer image slots."""
+    """Return the tokens and labels in a mask ``[batch, length]``: a draft may read fewer image slots."""
     own_ids, own_labels = ([row[keep] for row, keep in zip(rows, mask, strict=True)] for rows in (input_ids, labels))
-    return pad_sequence(own_ids, batch_first=True), pad_sequence(own_labels, batch_first=True, padding_value=IGNORE)
+    return _pad(own_ids), _pad(own_labels, IGNORE)
 
 
 def _encode_pictures(target: PreTrainedModel, batch: Batch) -> list[list[ImageFeatures]]:
@@ -169,11 +158,7 @@ def _join(target: PreTrainedModel, rows: Sequence[Sequence[ImageFeatures]]) -> F
 
 
 def answer_positions(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Select the logits or hidden states ``[batch, length, n]`` that predict answer tokens, and those tokens.
-
-    Returns:
-        ``[answers, n], [answers]``.
-    """
+    """Select of ``[batch, length, n]`` what predicts answer tokens, ``[answers, n]``, and these tokens."""
     tokens = labels[:, 1:]
     mask = tokens != IGNORE
     return states[:, :-1][mask], torch.masked_select(tokens, mask)
@@ -283,9 +268,9 @@ def feature_losses(draft: FeatureDraft, texts: TargetTexts, objective: FeatureOb
         draft.entries(ids[1:], embeds[1:], known[:-1], question=asked)
         for ids, embeds, known, asked in zip(texts.ids, texts.embeds, texts.states, _questions(texts), strict=True)
     ]
-    inputs = pad_sequence([row.inputs for row in rows], batch_first=True)  # [batch, entries, width]
+    inputs = _pad([row.inputs for row in rows])  # [batch, entries, width]
     entries, bias, image = inputs.shape[1], _stack([row.bias for row in rows]), _stack([row.image for row in rows])
-    positions = _pad([torch.tensor(row.positions) for row in rows], 0).to(inputs.device)
+    positions = _pad([torch.tensor(row.positions) for row in rows]).to(inputs.device)
     read = _pad([torch.tensor(row.sources) for row in rows], -1).to(inputs.device) + 1  # token of each entry
     read = read.masked_fill(read < 1, NOWHERE)
     roots, cache = read, DynamicCache()
@@ -316,12 +301,16 @@ def _questions(texts: TargetTexts) -> Tensor:
     return _at(texts.states, first[:, None] - 1)[:, 0]
 
 
+def _pad(rows: list[Tensor], filler: int = 0) -> Tensor:
+    return pad_sequence(rows, batch_first=True, padding_value=filler)
+
+
 def _stack(vectors: Sequence[Tensor | None]) -> Tensor | None:
     """Stack vectors, filled up with zeros; a missing one is zeros, and ``None`` is returned if all are missing."""
     some = next((one for one in vectors if one is not None), None)
     if some is None:
         return None
-    return pad_sequence([some.new_zeros(1) if one is None else one for one in vectors], batch_first=True)
+    return _pad([some.new_zeros(1) if one is None else one for one in vectors])
 
 
 def _is_answer(labels: Tensor, read: Tensor) -> Tensor:
@@ -349,11 +338,7 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
     """Return the mean cross-entropy with the target's distribution, and the mean KL(target ‖ draft).
 
     The target's distribution is restricted to the tokens that the draft can guess. Positions where its likeliest token
-    is none of them do not count (EAGLE-3). The logits of ``chunk`` positions exist at a time, see
-    :func:`~specllava.distill.losses.sum_in_chunks`.
-
-    Args:
-        ours, theirs: states ``[answers, hidden]`` of draft and target, before their heads.
+    is none of them do not count (EAGLE-3). States ``[answers, hidden]`` are those before the heads.
     """
     shared, ids = draft.shared, draft.guessable
 
@@ -372,11 +357,6 @@ def soft_cross_entropy(draft: FeatureDraft, ours: Tensor, theirs: Tensor, chunk:
     total, entropy, count = sum_in_chunks(sums, (ours, theirs), chunk, 3)
     count = count.clamp(min=1.0)
     return total / count, (total - entropy) / count
-
-
-def _pad(rows: list[Tensor], filler: int) -> Tensor:
-    """Return ``[batch, longest]``."""
-    return pad_sequence(rows, batch_first=True, padding_value=filler)
 
 
 def _zero_with_gradients(weights: Sequence[nn.Parameter]) -> Tensor:

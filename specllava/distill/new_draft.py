@@ -20,14 +20,9 @@ from specllava.models.drafts.compressor import add_compressor
 from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, save, saved_beside
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, read_feature_draft
-from specllava.models.families.family import family_of, find_family, shared_tower_of
-from specllava.models.families.interface import SharedTower
-from specllava.models.language_model import (
-    LANGUAGE_MODELS,
-    check_decoder,
-    input_device,
-    language_model_class,
-)
+from specllava.models.families import family_of, find_family, shared_tower_of
+from specllava.models.family import SharedTower
+from specllava.models.language_model import LANGUAGE_MODELS, check_decoder, input_device, language_model_class
 from specllava.models.loading import differences, draft_class
 from specllava.models.options import CompressorConfig
 from specllava.models.tokens import check_tokens, resize_vocabulary
@@ -39,12 +34,7 @@ SHARD = "2GB"
 
 @dataclass(frozen=True, slots=True)
 class MadeDraft:
-    """A draft that was written.
-
-    Args:
-        parameters: their number.
-        notes: notes for the user, line by line.
-    """
+    """A draft that was written, the number of its parameters, and notes for the user, line by line."""
 
     directory: Path
     parameters: int
@@ -73,10 +63,8 @@ def init_draft(source: Source, target: Source, output: Path, text_only: bool = F
         return _of_language_model(small, large, output, text_only, seed)
     family = find_family(kind)
     if family is None:
-        *plain, last = LANGUAGE_MODELS
-        raise ValueError(
-            f"{small.name} is a {kind.model_type}: a draft is made of a LLaVA or a plain {', '.join(plain)} or {last}"
-        )
+        plain = ", ".join(LANGUAGE_MODELS)
+        raise ValueError(f"{small.name} is a {kind.model_type}: a draft is made of a LLaVA or a plain one of {plain}")
     if not isinstance(family, SharedTower):
         raise ValueError(f"{small.name} is a {kind.model_type}, which drafts as it is: name it with --draft")
     if family.draft.__name__ in (kind.architectures or ()):
@@ -136,9 +124,11 @@ def _of_llava(small: Checkpoint, large: Checkpoint, family: SharedTower, output:
     _align_vocabulary(model, small, large.name, processor, config)
     model.config.image_token_index = config.image_token_id
     if why := _other_vision(model, large, config):
-        notes = f"the tower is kept, so each picture is encoded twice: {why}"
-        save(model, _own_processor(small.processor(), processor), output, dtype, SHARD)
-        return MadeDraft(output, model.num_parameters(), (notes,))
+        own = small.processor()
+        own.tokenizer, own.chat_template = processor.tokenizer, processor.chat_template
+        save(model, own, output, dtype, SHARD)
+        note = f"the tower is kept, so each picture is encoded twice: {why}"
+        return MadeDraft(output, model.num_parameters(), (note,))
     draft = family.draft(model.config)
     draft.load_state_dict({name: one for name, one in model.state_dict().items() if ".vision_tower." not in name})
     save(draft, processor, output, dtype, SHARD)
@@ -181,20 +171,8 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one.double(), other.double(), rtol=coarse, atol=coarse * smallest)
 
 
-def _own_processor(theirs: ProcessorMixin, target: ProcessorMixin) -> ProcessorMixin:
-    """Combine their image processor with the target's tokenizer."""
-    return type(theirs)(
-        image_processor=theirs.image_processor,
-        tokenizer=target.tokenizer,
-        patch_size=theirs.patch_size,
-        vision_feature_select_strategy=theirs.vision_feature_select_strategy,
-        num_additional_image_tokens=theirs.num_additional_image_tokens,
-        chat_template=target.chat_template,
-    )
-
-
 def check_teachable(pair: Pair, config: DistillConfig) -> None:
-    """Refuse drafts that the loss does not support.
+    """Refuse drafts that the loss does not support, and options that a draft cannot have.
 
     Raises:
         ValueError: a draft of another kind than the drafter; one with a tower of its own, or rotations by rows of
@@ -244,8 +222,7 @@ def begin_draft(
 ) -> PreTrainedModel:
     """Return the draft that a run begins with, the same in every call: a new one, or ``given`` with a new compressor.
 
-    Args:
-        rows: that are read for the tokens of answers, where the draft cannot guess all.
+    Where a draft cannot guess all tokens, it guesses the most frequent ones of the answers of ``rows`` rows.
     """
     if given is not None:
         draft = training_draft(given, pair.target)

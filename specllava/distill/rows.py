@@ -1,6 +1,6 @@
-"""Rows of a data file in LLaVA's instruction format, checked and parsed; no torch.
+"""Rows of a data file, checked and parsed: conversations to train on, dialogues that a benchmark asks; no torch.
 
-A row is ``{"id": …, "image": "path" or ["path", …], "conversations": [{"from": "human" | "gpt", "value": …}, …]}``,
+A conversation is ``{"image": "path" or ["path", …], "conversations": [{"from": "human" | "gpt", "value": …}, …]}``,
 with ``<image>`` at the position of a picture and no ``image`` if there is none (``llava_v1_5_mix665k.json``).
 """
 
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
+
+from PIL import Image
 
 from specllava.models.images import read_size
 
 IMAGE_MARKER = "<image>"
 SPEAKERS = ("human", "gpt")
 MISSING = "with a missing image"
-Parsed = TypeVar("Parsed")
+UNNAMED: Final = "all"  # category of dialogues that name none
+MAX_CATEGORIES: Final = 12  # that a report keeps apart
+MAX_NAME: Final = 60  # characters of a category
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,8 @@ class Row:
     """One conversation to train on.
 
     Args:
-        turns: questions and answers in turn, without image markers; the first is a question, the last an
-            answer.
-        images_per_question: number of images of each question.
-        images: their paths below the images directory, in order.
+        turns: questions and answers in turn, without image markers; the first is a question, the last an answer.
+        images: paths below the images directory, in order.
         ended: for each answer, whether it is complete; one that was cut at a limit has no end token as a label.
     """
 
@@ -38,6 +39,23 @@ class Row:
     images_per_question: tuple[int, ...]
     images: tuple[str, ...]
     ended: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchDialogue:
+    """Questions that are asked one after the other.
+
+    Args:
+        name: for messages, such as the row of a file.
+        category: kind of its questions; categories are kept apart in a report.
+        turns: the questions, at least one.
+        images: pictures, or where they lie, that the first question shows.
+    """
+
+    name: str
+    category: str
+    turns: tuple[str, ...]
+    images: tuple[Image.Image | Path, ...] = ()
 
 
 class UnusableRowError(ValueError):
@@ -79,28 +97,6 @@ def count_reasons(unusable: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(counts)
 
 
-def parsed_rows(
-    data: Path, images: Path, parse: Callable[[Any, Path], Parsed], first: int | None = None
-) -> Iterator[Parsed]:
-    """Yield the rows of a file as ``parse`` reads them, every one of which must be usable.
-
-    Args:
-        images: directory that the image paths begin in; ``parse`` receives it with each row.
-        first: read only so many rows.
-
-    Raises:
-        ValueError: no such directory, or a row that ``parse`` refuses, by its number; one line.
-    """
-    _check_directory(images)
-    for number, raw in enumerate(islice(raw_rows(data), first), start=1):
-        try:
-            if isinstance(raw, UnusableRowError):
-                raise raw
-            yield parse(raw, images)
-        except UnusableRowError as error:
-            raise ValueError(f"{data.name}, row {number}: {error}") from error
-
-
 def raw_rows(data: Path) -> Iterator[Any]:
     """Yield the rows of a file, unchecked: a JSON list, or a JSON text a line in a ``.jsonl``.
 
@@ -133,19 +129,6 @@ def _parse_json(text: bytes) -> Any:
 def _check_directory(images: Path) -> None:
     if not images.is_dir():
         raise ValueError(f"no images directory at {images}: give the one that the rows' image paths begin in")
-
-
-def check_picture(images: Path, name: str) -> None:
-    """Check that a row's picture can be read; it is not decoded.
-
-    Raises:
-        UnusableRowError: its message is the reason.
-    """
-    path = _image_path(images, name)
-    try:
-        read_size(path)
-    except ValueError as error:
-        raise UnusableRowError("with an unreadable image") from error
 
 
 def _image_path(images: Path, name: str) -> Path:
@@ -183,23 +166,6 @@ def parse_row(raw: Any) -> Row:
     return Row(turns, image_counts[::2], images, (True,) * (len(turns) // 2))
 
 
-def parse_conversation(raw: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Parse all questions of a row, answered or not, and the paths of the pictures that the first of them shows.
-
-    Raises:
-        UnusableRowError: its message is the reason; such as a picture that a later question shows.
-    """
-    texts = [text for speaker, text in _messages(raw) if speaker == "human"]
-    if not texts:
-        raise UnusableRowError("without a question")
-    images, shown = image_paths(raw), texts[0].count(IMAGE_MARKER)
-    if shown > len(images):
-        raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
-    if any(IMAGE_MARKER in text for text in texts[1:]):
-        raise UnusableRowError("with a picture in a later question")
-    return tuple(text.replace(IMAGE_MARKER, "").strip() for text in texts), images[:shown]
-
-
 def _messages(raw: Any) -> list[tuple[str, str]]:
     """Return speaker and text of a row's messages; a leading answer is dropped, as LLaVA does."""
     talk = raw.get("conversations") if isinstance(raw, dict) else None
@@ -226,3 +192,88 @@ def image_paths(raw: Any) -> tuple[str, ...]:
 
 def _is_message(part: Any) -> bool:
     return isinstance(part, dict) and part.get("from") in SPEAKERS and isinstance(part.get("value"), str)
+
+
+def data_dialogues(
+    data: Path, images: Path | None, most: int, turns: int, split: str | None = None
+) -> tuple[BenchDialogue, ...]:
+    """Read the first ``most`` rows of a file as dialogues; every one of them must be usable.
+
+    A row is one of:
+
+    * LLaVA's; every question is a turn, the answers of the file are not used.
+    * MMSpec's (arXiv 2603.14989): ``{"id": …, "image": path, "turns": [text, …], "category": …, "topic": …}``.
+    * plain: ``{"image": path, "prompt": text}``, or ``question`` in place of ``prompt``; ``image`` may be missing.
+
+    Its category is its ``topic`` (which is one of six in MMSpec), else its ``category``, else :data:`UNNAMED`.
+
+    Args:
+        images: directory that the image paths begin in; without it ``images`` beside the file, else the file's own.
+        turns: questions of one dialogue that are asked at most.
+        split: take only rows whose ``split`` is this one.
+
+    Raises:
+        ValueError: no such file or directory, a row that cannot be asked, none, or too many categories; one line.
+    """
+    if not data.is_file():
+        raise ValueError(f"no data file at {data}: a .json list or .jsonl of questions is expected")
+    beside = data.parent / "images"
+    folder = images or (beside if beside.is_dir() else data.parent)
+    _check_directory(folder)
+    dialogues: list[BenchDialogue] = []
+    for number, raw in enumerate(raw_rows(data), start=1):
+        if len(dialogues) == most:
+            break
+        if split is not None and isinstance(raw, dict) and raw.get("split") != split:
+            continue
+        name = f"{data.name}, row {number}"
+        try:
+            dialogues.append(_dialogue(name, raw, folder, turns))
+        except UnusableRowError as error:
+            raise ValueError(f"{name}: {error}") from error
+    if not dialogues:
+        raise ValueError(f"{data.name} has no question")
+    if (count := len({one.category for one in dialogues})) > MAX_CATEGORIES:
+        raise ValueError(
+            f"{data.name} has {count} categories, and at most {MAX_CATEGORIES} are kept apart: name coarser ones as"
+            ' "topic"'
+        )
+    return tuple(dialogues)
+
+
+def _dialogue(name: str, raw: Any, folder: Path, turns: int) -> BenchDialogue:
+    """Parse category, questions and picture files of a row.
+
+    Raises:
+        UnusableRowError: its message is the reason; such as a picture that a later question shows.
+    """
+    if isinstance(raw, UnusableRowError):
+        raise raw
+    if not isinstance(raw, dict):
+        raise UnusableRowError("no object")
+    images = image_paths(raw)
+    if "conversations" in raw:
+        texts = [text for speaker, text in _messages(raw) if speaker == "human"]
+        shown = texts[0].count(IMAGE_MARKER) if texts else 0
+        if shown > len(images):
+            raise UnusableRowError(f"with another number of {IMAGE_MARKER} markers than images")
+        if any(IMAGE_MARKER in text for text in texts[1:]):
+            raise UnusableRowError("with a picture in a later question")
+        images = images[:shown]
+    else:
+        texts = raw.get("turns", [raw.get("prompt", raw.get("question"))])
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise UnusableRowError('neither "conversations", nor "turns" that are texts, nor a "prompt" or "question"')
+    asked = tuple(text.replace(IMAGE_MARKER, "").strip() for text in texts)
+    if not asked or not all(asked):
+        raise UnusableRowError("an empty question")
+    paths = tuple(_image_path(folder, image) for image in images)
+    try:
+        for path in paths:
+            read_size(path)
+    except ValueError as error:
+        raise UnusableRowError("with an unreadable image") from error
+    category = raw.get("topic") or raw.get("category") or UNNAMED
+    if not isinstance(category, str) or not category.isprintable() or len(category) > MAX_NAME:
+        raise UnusableRowError(f"with a category that is no text of at most {MAX_NAME} printable characters")
+    return BenchDialogue(name, category, asked[:turns], paths)

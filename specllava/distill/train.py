@@ -8,9 +8,11 @@ two of them are equal to one with twice the accumulation.
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,24 +23,36 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar
 
-from specllava.distill.config import FeatureObjective, Job, LoopConfig, Objective
+from specllava.config import DecodingConfig
+from specllava.distill.config import (
+    SCHEMA_VERSION,
+    FeatureObjective,
+    Job,
+    LoopConfig,
+    Objective,
+    Report,
+    ReportState,
+    ValidationResult,
+)
 from specllava.distill.data import LEFT_OUT, RowBatches, RowEncoder, self_generated_rows, split, without_images
 from specllava.distill.losses import Batch, Losses, batch_losses, count_answer_tokens
 from specllava.distill.new_draft import begin_draft, check_teachable
-from specllava.distill.report import SCHEMA_VERSION, Report, ReportState, ValidationResult
-from specllava.distill.rows import count_reasons, load_rows
-from specllava.distill.validate import first_questions, replace_draft, validate_draft
+from specllava.distill.rows import Row, count_reasons, load_rows
 from specllava.files import write_whole
+from specllava.metrics import summarise
+from specllava.models.drafts.draft_vlm import save, saved_beside
 from specllava.models.loading import store_by_rows
 from specllava.pair import Pair
 from specllava.prompt import Prompt
+from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
+from specllava.spec_decode.loop import Lane
 
 REPORT, CHECKPOINT = "report.json", "last.pt"
 STRIDE = 1_000_003  # between the random numbers of two seeds
@@ -77,14 +91,12 @@ def distil_files(job: Job, notify: Callable[[str], None]) -> Report | None:
     """
     config, output = job.training, job.output
     if job.draft is None and config.drafter == "vlm":
-        raise ValueError(
-            "--draft is missing: name a directory (draft init makes one), or let --drafter eagle make a new one"
-        )
+        raise ValueError("--draft is missing: name one (draft init makes it), or let --drafter eagle make a new one")
     waiting = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # for a process that answers or validates
     accelerator = Accelerator(cpu=job.device == "cpu", mixed_precision=config.precision, kwargs_handlers=[waiting])
     main = accelerator.is_main_process
     if not main:
-        notify = _ignore_line
+        notify = list[str]().append  # the main process alone prints
         disable_progress_bar()
     identity = _identity(job, accelerator.num_processes)
     earlier = _earlier_report(output, identity)
@@ -123,10 +135,6 @@ def distil_files(job: Job, notify: Callable[[str], None]) -> Report | None:
     return report if main else None
 
 
-def _ignore_line(_line: str) -> None:
-    pass
-
-
 def _identity(job: Job, processes: int) -> dict[str, Any]:
     """Return everything that determines the result, as JSON data."""
     values: dict[str, Any] = asdict(job)
@@ -138,21 +146,15 @@ def _identity(job: Job, processes: int) -> dict[str, Any]:
 
 
 def _earlier_report(output: Path, identity: dict[str, Any]) -> Report | None:
-    """Return the report that an earlier call of this run wrote; ``None`` if the directory is free.
-
-    Raises:
-        ValueError: it belongs to another run, or holds something else.
-    """
+    """Return the report that an earlier call of this run wrote; another run's directory is refused."""
     if not (output / REPORT).is_file():
         if output.exists() and not (output.is_dir() and all(one.suffix == ".writing" for one in output.iterdir())):
             raise ValueError(f"{output} exists and is no distillation run: choose another --output")
         return None
     report = Report.read(output / REPORT)
-    theirs = report.config
-    names = [name for name in {**identity, **theirs} if identity.get(name) != theirs.get(name)]
-    if names:
-        differences = ", ".join(f"{name} {theirs.get(name)} there, {identity.get(name)} here" for name in names)
-        raise ValueError(f"{output} holds another run ({differences}): choose another --output")
+    sides = [(name, report.config.get(name), identity.get(name)) for name in {**identity, **report.config}]
+    if differ := ", ".join(f"{name} {there} there, {here} here" for name, there, here in sides if there != here):
+        raise ValueError(f"{output} holds another run ({differ}): choose another --output")
     return report
 
 
@@ -193,12 +195,7 @@ def _claim(
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Validation of a run, and its report so far.
-
-    Args:
-        report: before the first validation.
-        prompts: this process' share.
-    """
+    """Validation of a run by this process' share of prompts, and the report that it begins with."""
 
     job: Job
     report: Report
@@ -231,6 +228,82 @@ class _Progress:
         return made
 
 
+def first_questions(
+    pair: Pair, rows: Sequence[Row], images: Path, new_tokens: int, accelerator: Accelerator
+) -> tuple[list[Prompt], int]:
+    """Return this process' prompts, the first questions of held-out rows, and the number of readable ones in all.
+
+    Raises:
+        ValueError: none can be read.
+    """
+    prompts, complaint = [], None
+    for row in rows[accelerator.process_index :: accelerator.num_processes]:
+        shown = tuple(images / name for name in row.images[: row.images_per_question[0]])
+        try:
+            prompts.append(pair.prompt(shown, row.turns[0], new_tokens))
+        except ValueError as error:
+            complaint = str(error)
+    readable = sum(gather_object([len(prompts)]))
+    if not readable:
+        raise ValueError(f"none of {len(rows)} validation prompts can be read: {complaint}")
+    return prompts, readable
+
+
+def validate_draft(
+    pair: Pair,
+    draft: PreTrainedModel,
+    prompts: Sequence[Prompt],
+    config: DecodingConfig,
+    step: int,
+    accelerator: Accelerator,
+) -> ValidationResult:
+    """Measure a draft after some steps: KL, agreement, and τ by real speculative decoding.
+
+    Every process decodes its own prompts, and all return the same result. A draft in ``pair`` is not used.
+    """
+    training = draft.training
+    cast = draft if draft.dtype == pair.target.dtype else cast_weights(copy.deepcopy(draft), pair.target.dtype)
+    pair = replace(pair, draft=cast.eval(), draft_name=f"step {step}")
+    bar = tqdm(prompts, f"validation at step {step}", leave=False, disable=not accelerator.is_main_process)
+    measured = [_measure(pair, prompt, config) for prompt in bar]
+    draft.train(training)
+    kl, agreed, read, tokens, passes = (sum(one) for one in zip(*gather_object(measured), strict=True))
+    tau = tokens / passes if passes else None
+    return ValidationResult(step, kl / read, agreed / read, tau, int(tokens), int(passes))
+
+
+@torch.inference_mode()
+def _measure(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[float, int, int, int, int]:
+    """Return of one prompt's answer the summed KL, agreed guesses, tokens read, step tokens and target passes."""
+    assert pair.draft is not None
+    trace = pair.run(Lane("validation", config, prompt), record=False)
+    run = summarise([trace])
+    ours = draft_log_probs(pair.target, pair.draft, prompt, trace.token_ids)
+    theirs = teacher_forced_log_probs(pair.target, prompt, trace.token_ids)
+    scores = score_draft(ours, theirs, trace.token_ids)
+    agreed = sum(guess == token for guess, token in zip(scores.guesses, trace.token_ids, strict=True))
+    return sum(scores.divergences), agreed, len(scores.guesses), run.step_tokens, run.target_passes
+
+
+def cast_weights(draft: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Cast a draft's weights alone, as loading does: rotary frequencies, which are no weights, stay in float32."""
+    for weight in draft.parameters():
+        weight.data = weight.data.to(dtype)
+    return draft
+
+
+def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: Path) -> None:
+    """Replace a saved draft by a copy of this one; at every moment one of the two is there or beside it as ``.old``."""
+    new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
+    shutil.rmtree(new, ignore_errors=True)
+    save(copy.deepcopy(draft), saved_beside(draft, processor), new, torch.float32)
+    if directory.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        directory.rename(old)
+    new.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def distil(
     name: str,
     draft: PreTrainedModel,
@@ -244,9 +317,7 @@ def distil(
 ) -> TrainingLog:
     """Train ``draft``, as :func:`fit` does; parameters that need no gradient are unchanged.
 
-    Args:
-        target: in evaluation mode, on the accelerator's device.
-        batches: batch number to what :func:`batch_losses` reads.
+    The target is in evaluation mode on the accelerator's device, and batches are what :func:`batch_losses` reads.
 
     Raises:
         FloatingPointError: the loss is not finite; the last checkpoint is kept.
@@ -273,7 +344,6 @@ def fit(
     The last checkpoint is kept in case of a kill before the model is saved: remove it afterwards.
 
     Args:
-        name: label of the progress bar.
         losses: model and batch to losses, of which ``loss`` is minimised.
         batches: batch number to batch, on the CPU; called in a worker process.
         validate: called before the first step, every ``config.validate_every`` steps, and after the last.
@@ -391,8 +461,6 @@ def _accumulate_gradients(
 
 def _sum_over_processes(value: Tensor, accelerator: Accelerator) -> Tensor:
     """Return the sum over all processes, the same in each."""
-    if accelerator.num_processes == 1:
-        return value
     summed: Tensor = accelerator.reduce(value.to(accelerator.device), reduction="sum")
     return summed
 

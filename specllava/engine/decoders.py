@@ -17,7 +17,7 @@ from specllava.engine.cpu import PackedWeights
 from specllava.engine.kv_cache import KVCache
 from specllava.engine.llama_layers import Rotation, call, hooked, run_layer, run_norm
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
-from specllava.models.families.family import family_of, find_family
+from specllava.models.families import family_of, find_family
 from specllava.models.language_model import GROWING_ROPES, input_device
 from specllava.prompt import Label, Prompt, merge_features, prompt_labels
 from specllava.tree import DraftTree

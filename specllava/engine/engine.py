@@ -30,7 +30,7 @@ from specllava.engine.decoders import (
 )
 from specllava.engine.kv_cache import KVCache
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
-from specllava.models.families.interface import Features
+from specllava.models.family import Features
 from specllava.models.language_model import FULL, SLIDING, layer_types
 from specllava.models.tokens import slot_ids
 from specllava.prompt import Label, merge_features, num_image_tokens, prompt_labels

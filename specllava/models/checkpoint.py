@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,67 +43,10 @@ SINGLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "p
 OTHER_FORMATS: Final = ("pytorch_model*.bin", "consolidated*", "*.pth", "*.gguf")
 
 
-class CheckpointError(ValueError):
-    """Refusal of a checkpoint's file, in one line."""
-
-
-def check_content(source: str, file: Path) -> None:
-    """Refuse the pointer that git leaves in a file's place where git-lfs is missing."""
-    with file.open("rb") as opened:
-        if opened.read(len(POINTER)) == POINTER:
-            raise CheckpointError(
-                f'{source} has a git-lfs pointer in place of {file.name}: run "git lfs pull" there, or download it'
-            )
-
-
-def check_text(source: str, file: Path) -> None:
-    """Refuse JSON that is no object."""
-    if file.suffix == ".json":
-        read_object(source, file.name, file.read_bytes())
-
-
-def read_object(source: str, name: str, content: bytes) -> dict[str, Any]:
-    """Return the JSON object that a file holds."""
-    why = "it holds a value of another kind"
-    try:
-        loaded = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        loaded, why = None, str(error)
-    if not isinstance(loaded, dict):
-        raise CheckpointError(f"{source} has a {name} of {len(content):,} bytes that is no JSON object: {why[:120]}")
-    return loaded
-
-
-def tensor_types(source: str, file: Path) -> list[tuple[str, str]]:
-    """Return the names and types of a file's tensors."""
-    try:
-        with safe_open(file, framework="pt") as weights:
-            return [(name, weights.get_slice(name).get_dtype()) for name in weights.keys()]  # noqa: SIM118
-    except SafetensorError as error:
-        size = file.stat().st_size
-        raise CheckpointError(
-            f"{source} has a {file.name} of {size:,} bytes that is no whole safetensors file: download it again"
-        ) from error
-
-
-def check_weights_there(directory: Path, listed: Collection[str]) -> None:
-    """Refuse a directory without files of weights that are expected or that its index names."""
-    missing = sorted(name for name in listed if not (directory / name).is_file())
-    if not missing:
-        return
-    other_files = sorted(file.name for pattern in OTHER_FORMATS for file in directory.glob(pattern))
-    advice = "download them"
-    if other_files:
-        advice = f"convert {other_files[0]}, by from_pretrained and save_pretrained of transformers"
-    count = f"{len(missing)} of {len(listed)} files of weights"
-    raise CheckpointError(f"{directory} lacks {count}, such as {missing[0]}: {advice}")
-
-
+ADAPTER: Final = "adapter_config.json"
 Source = str | Path
 Read = TypeVar("Read")
 log = logging.getLogger(__name__)
-ADAPTER: Final = "adapter_config.json"
-SHARD: Final = "model_{}.safetensors"
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")  # and a revision of it
 ALIGNMENT: Final = 64  # bytes: the addresses of PyTorch's own allocations on a CPU are multiples of it
 
@@ -116,6 +58,10 @@ def align_memory(tensor: Tensor) -> Tensor:
     the addresses of its tensors depend on the length of its header.
     """
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+
+class CheckpointError(ValueError):
+    """Refusal of a checkpoint's file, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,25 +114,17 @@ class Checkpoint:
         return self._read(lambda: self._object("config.json"))
 
     def config(self, build: type[Any] = AutoConfig) -> PretrainedConfig:
-        """Read the configuration.
-
-        Args:
-            build: class whose ``from_pretrained`` reads one that transformers does not know.
+        """Read the configuration; ``build`` reads one that transformers does not know.
 
         Raises:
             ValueError: it cannot be read, or the hub cannot be reached or has no such model; in one line, as all below.
         """
-        settings = self.settings()
         if build is AutoConfig:
-            self._check_layout(settings)
+            self._check_layout(self.settings())
         return self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
 
     def processor(self, build: type[Any] = AutoProcessor) -> ProcessorMixin:
-        """Load tokenizer and image processor; fields that older files lack come from the configuration.
-
-        Args:
-            build: class whose ``from_pretrained`` reads them, by the model's family.
-        """
+        """Load tokenizer and image processor; fields that older files lack come from the configuration."""
         self._check_texts()
         try:
             processor = self._read(lambda: build.from_pretrained(self.name_or_path, **self._rules))
@@ -198,9 +136,7 @@ class Checkpoint:
                 ) from error
             raise
         if not hasattr(processor, "image_processor"):
-            raise ValueError(
-                f"{self.name_or_path} has no image processor: files of a processor are expected beside the model"
-            )
+            raise ValueError(f"{self.name_or_path} has no image processor: its files are expected beside the model")
         if getattr(processor, "patch_size", 0) is None:
             config = self.config()
             processor.patch_size = config.vision_config.patch_size
@@ -209,11 +145,7 @@ class Checkpoint:
         return processor
 
     def tokenizer(self, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
-        """Load the tokenizer alone.
-
-        Args:
-            config: of the language model, if :meth:`config` is one that transformers does not know.
-        """
+        """Load the tokenizer alone; ``config`` is of a language model in a draft that transformers does not know."""
         self._check_texts()
         more = {} if config is None else {"config": config}
         return self._read(lambda: AutoTokenizer.from_pretrained(self.name_or_path, **more, **self._rules))
@@ -224,7 +156,7 @@ class Checkpoint:
         Raises:
             ValueError: also if weights are missing or of another shape; they would be left at random values.
         """
-        self._read(lambda: [self._types(file) for file in self._files()])  # one that is cut off is refused
+        self._read(lambda: [self._names(file) for file in self._files()])  # one that is cut off is refused
         loading = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         with _no_report():
             model, loaded = self._read(
@@ -257,27 +189,24 @@ class Checkpoint:
         """
         if self._pickled():
             return None
-        return self._read(lambda: [name for file in self._files() for name, _ in self._types(file)])
+        return self._read(lambda: [name for file in self._files() for name in self._names(file)])
 
-    def weights(self, most: int, notify: Callable[[str], None]) -> dict[str, Tensor]:
+    def weights(self, notify: Callable[[str], None]) -> dict[str, Tensor]:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
 
         A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
 
         Args:
-            most: bytes that a pickled file may have.
-            notify: receives a line about it.
+            notify: receives a line about a pickled file.
 
         Raises:
-            ValueError: a file that cannot be read, is larger, or holds anything but tensors.
+            ValueError: a file that cannot be read, or holds anything but tensors.
         """
         if not self._pickled():
-                return self._read(
+            return self._read(
                 lambda: {name: align_memory(one) for file in self._files() for name, one in load_file(file).items()}
             )
-        file = Path(self._read(lambda: self._file(PICKLED)))
-        if (size := file.stat().st_size) > most:
-            raise ValueError(f"{self.name_or_path} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
+        file = self._read(lambda: self._file(PICKLED))
         notify(f"{self.name} comes as {PICKLED}: torch's restricted unpickler reads it, safetensors would be better")
         loaded = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
         if not isinstance(loaded, dict) or not all(isinstance(one, Tensor) for one in loaded.values()):
@@ -288,25 +217,19 @@ class Checkpoint:
         """Load only the weights below ``part``, such as ``vision_tower``, and return them by the rest of their name."""
         return self._read(lambda: dict(self._parts(f"{part}.")))
 
-    def _parts(self, part: str) -> list[tuple[str, Tensor]]:
-        loaded = []
+    def _parts(self, part: str) -> Iterator[tuple[str, Tensor]]:
         for file in self._files(part):
             with safe_open(file, framework="pt") as weights:
                 for name in weights.keys():  # noqa: SIM118
-                    _, here, end = name.partition(part)
-                    if here:
-                        loaded.append((end.removeprefix("vision_model."), align_memory(weights.get_tensor(name))))
-        return loaded
+                    if part in name:
+                        end = name.partition(part)[2].removeprefix("vision_model.")
+                        yield end, align_memory(weights.get_tensor(name))
 
     def _check_texts(self) -> None:
-        """Refuse files of a directory's tokenizer and processor that a library would misread.
-
-        Raises:
-            ValueError: a pointer of git-lfs, or JSON that is no object.
-        """
+        """Refuse files of a directory's tokenizer and processor that a library would misread."""
         for name in TEXTS if self.local else ():
             if Path(self.name_or_path, name).is_file():
-                check_text(self.name_or_path, Path(self._file(name)))
+                (self._object if name.endswith(".json") else self._file)(name)
 
     def _check_layout(self, settings: Mapping[str, Any]) -> None:
         """Refuse a configuration that is none of transformers'."""
@@ -338,39 +261,60 @@ class Checkpoint:
     def _files(self, part: str = "") -> list[str]:
         """List the safetensors files that hold weights with ``part`` in their name."""
         try:
-            index: Any = self._object(INDEX).get("weight_map")
+            index = self._object(INDEX).get("weight_map")
         except (EntryNotFoundError, FileNotFoundError):
-            index = None
-        else:
-            if not isinstance(index, dict):
-                raise CheckpointError(f"{self.name_or_path} has a {INDEX} without weight_map, an object")
-        listed = {SINGLE} if index is None else {str(file) for name, file in index.items() if part in name}
-        if self.local:
-            check_weights_there(Path(self.name_or_path), listed)
-        return [*map(self._file, sorted(listed)), *([] if index is not None else self._more())]
-
-    def _more(self) -> Iterator[str]:
-        """Yield the files that accelerate writes beside the first, without an index: model_1, model_2 and so on."""
-        for number in count(1):
-            try:
-                yield self._file(SHARD.format(number))
-            except (EntryNotFoundError, FileNotFoundError):
-                return
+            index = dict.fromkeys([part], SINGLE)
+        if not isinstance(index, dict):
+            raise CheckpointError(f"{self.name_or_path} has a {INDEX} without weight_map, an object")
+        listed = sorted({str(file) for name, file in index.items() if part in name})
+        if missing := [name for name in listed if self.local and not Path(self.name_or_path, name).is_file()]:
+            here = Path(self.name_or_path)
+            other = sorted(file.name for pattern in OTHER_FORMATS for file in here.glob(pattern))
+            convert = f"convert {other[0]}, by from_pretrained and save_pretrained of transformers" if other else ""
+            count = f"{len(missing)} of {len(listed)} files of weights"
+            raise CheckpointError(
+                f"{self.name_or_path} lacks {count}, such as {missing[0]}: {convert or 'download them'}"
+            )
+        return [self._file(name) for name in listed]
 
     def _file(self, name: str) -> str:
+        """Return a file's path; of a directory, refuse the pointer that git leaves where git-lfs is missing."""
         if not self.local:
             return str(hf_hub_download(self.name_or_path, name, revision=self.revision))
         path = Path(self.name_or_path, name)
         if not path.is_file():
             raise FileNotFoundError(f"no such file: {name}")
-        check_content(self.name_or_path, path)
+        with path.open("rb") as opened:
+            if opened.read(len(POINTER)) == POINTER:
+                raise CheckpointError(
+                    f"{self.name_or_path} has a git-lfs pointer in place of {name}: run \"git lfs pull\" there, or"
+                    " download it"
+                )
         return str(path)
 
     def _object(self, name: str) -> dict[str, Any]:
-        return read_object(self.name_or_path, name, Path(self._file(name)).read_bytes())
+        """Return the JSON object that a file holds."""
+        content, why = Path(self._file(name)).read_bytes(), "it holds a value of another kind"
+        try:
+            loaded = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            loaded, why = None, str(error)
+        if not isinstance(loaded, dict):
+            raise CheckpointError(
+                f"{self.name_or_path} has a {name} of {len(content):,} bytes that is no JSON object: {why[:120]}"
+            )
+        return loaded
 
-    def _types(self, file: str) -> list[tuple[str, str]]:
-        return tensor_types(self.name_or_path, Path(file))
+    def _names(self, file: str) -> list[str]:
+        """Return the names of a file's tensors."""
+        try:
+            with safe_open(file, framework="pt") as weights:
+                return list(weights.keys())
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{self.name_or_path} has a {Path(file).name} of {Path(file).stat().st_size:,} bytes that is no whole"
+                " safetensors file: download it again"
+            ) from error
 
     @property
     def _rules(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def open_image(source: ImageSource, longest: int | None = None, most: int = MAX_
 
 
 def open_media(given: Pictures) -> tuple[Image.Image, ...]:
-    """Open pictures, in their order.
+    """Open pictures, in their order; see :func:`open_image`.
 
     Raises:
         ValueError: a picture that cannot be read.
@@ -87,11 +87,7 @@ class _UnfitError(ValueError):
 
 @contextmanager
 def _opened(source: ImageSource, most: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """Open a picture and check its header; any error of Pillow becomes one line that names the picture.
-
-    Raises:
-        ValueError: see :func:`open_image`.
-    """
+    """Open a picture and check its header; any error of Pillow becomes one line that names the picture."""
     name = "the image"
     if isinstance(source, str | os.PathLike):
         _check_path(os.fspath(source))
@@ -123,11 +119,7 @@ def _opened(source: ImageSource, most: int = MAX_PIXELS) -> Iterator[Image.Image
 
 
 def _check_path(path: str) -> None:
-    """Refuse a path that leads to no file, and an address.
-
-    Raises:
-        ValueError: it does; of an address that went through pathlib both slashes are named.
-    """
+    """Refuse a path that leads to no file, and an address; of one that went through pathlib both slashes are named."""
     if os.path.isfile(path):
         return
     scheme, _, rest = path.partition(":")
@@ -148,11 +140,7 @@ def _check_size(picture: Image.Image, name: str, most: int) -> None:
 
 
 def _from_array(array: npt.NDArray[Any]) -> Image.Image:
-    """Make a picture of an array of bytes.
-
-    Raises:
-        ValueError: an array of another type or shape.
-    """
+    """Make a picture of an array of bytes."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.shape[2:] > (4,) or not array.size:
         raise _UnfitError(
             f"the image is an array of {array.dtype} with the shape {array.shape}: bytes (uint8) for height, width and"

@@ -13,8 +13,8 @@ from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, fuse, vision_source
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, load_feature_draft, sizes_of
-from specllava.models.families.family import FAMILIES, family_of, find_family, known_families, shared_tower_of
-from specllava.models.families.interface import Family, SharedTower
+from specllava.models.families import FAMILIES, family_of, find_family, known_families, shared_tower_of
+from specllava.models.family import Family, SharedTower
 from specllava.models.language_model import (
     LANGUAGE_MODELS,
     check_decoder,
@@ -38,9 +38,6 @@ def check_pair(
 ) -> None:
     """Refuse a draft that does not fit the target.
 
-    Args:
-        draft_processor: of the draft; its tokenizer is enough for a text-only draft.
-
     Raises:
         ValueError: other tokens, another vocabulary size, or a projector for other vision features.
     """
@@ -53,47 +50,22 @@ def check_pair(
     if sizes[0] != sizes[1]:
         advice = f": {INIT}" if sizes[1] < sizes[0] else ""
         raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{advice}")
-    source = vision_source(draft)
-    if source == "none":
+    if (source := vision_source(draft)) == "none":
         return
     if not family_of(target.config).sees:
         raise ValueError("the draft reads pictures and the target none: take a language model as draft")
-    markers = target.config.image_token_id, draft.config.image_token_id
-    if markers[0] != markers[1]:
-        raise ValueError(f"the draft's image token is {markers[1]}, the target's {markers[0]}: {INIT}")
+    slot, size = target.config.image_token_id, target.config.get_text_config().hidden_size
+    compared = [("the draft's image token is {}, the target's {}", draft.config.image_token_id, slot)]
     if isinstance(draft, SlotDraft):
-        _check_slots(target.config, draft.config)
-    elif source == "shared":
+        kind = target.config.model_type
+        compared.append(("the draft reads image slots of a {}, the target is a {}", draft.config.target_type, kind))
+        line = "the draft reads image slots of size {}, the target's have {}"
+        compared.append((line, draft.config.slot_size, size))
+    for line, theirs, ours in compared:
+        if theirs != ours:
+            raise ValueError(f"{line.format(theirs, ours)}: {INIT}")
+    if source == "shared" and not isinstance(draft, SlotDraft):
         _check_vision(target, draft)
-
-
-def check_same_family(
-    name: str,
-    config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    target: PretrainedConfig,
-    target_tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    """Refuse a draft with a tower and a prompt of its own that is no model of the target's family.
-
-    Raises:
-        ValueError: another family, or other tokens for the ids that both have.
-    """
-    if config.model_type != target.model_type:
-        raise ValueError(
-            f"{name} is a {config.model_type}, the target a {target.model_type}: a draft that reads pictures by itself"
-            f" must be a {target.model_type}"
-        )
-    check_tokens(name, tokenizer, "the target", target_tokenizer)
-
-
-def _check_slots(target: PretrainedConfig, draft: SlotDraftConfig) -> None:
-    """Refuse a draft that cannot read what the target's image slots hold."""
-    made, size = draft.target_type, target.get_text_config().hidden_size
-    if made != target.model_type:
-        raise ValueError(f"the draft reads image slots of a {made}, the target is a {target.model_type}: {INIT}")
-    if draft.slot_size != size:
-        raise ValueError(f"the draft reads image slots of size {draft.slot_size}, the target's have {size}: {INIT}")
 
 
 def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
@@ -105,22 +77,17 @@ def _check_vision(target: PreTrainedModel, draft: PreTrainedModel) -> None:
     wide, narrow = family.slot_width(target.config), family.slot_width(draft.config)
     if wide != narrow:
         raise ValueError(f"the draft reads vision features of size {narrow}, the target's tower gives {wide}: {INIT}")
-    layers = target.config.vision_feature_layer, draft.config.vision_feature_layer
-    if layers[0] != layers[1]:
-        raise ValueError(f"the draft reads vision layer {layers[1]}, the target layer {layers[0]}: {INIT}")
     for name, ours, theirs in differences(target.config, draft.config):
         raise ValueError(f"the draft was made for {name} {theirs}, the target has {ours}: {INIT}")
 
 
 def differences(target: PretrainedConfig, draft: PretrainedConfig) -> list[tuple[str, object, object]]:
     """List the fields in which two models of one family read features differently: name, target's value, draft's."""
-    shared = shared_tower_of(target).shared
-    compared = [(name.replace("_", " "), getattr(target, name), getattr(draft, name)) for name in shared]
-    compared += [
-        (name.replace("_", " "), getattr(target.vision_config, name), getattr(draft.vision_config, name))
-        for name in ("hidden_size", "image_size", "patch_size")
-    ]
-    return [(name, ours, theirs) for name, ours, theirs in compared if ours != theirs]
+    compared = [(name, target, draft) for name in shared_tower_of(target).shared]
+    towers = target.vision_config, draft.vision_config
+    compared += [(name, *towers) for name in ("hidden_size", "image_size", "patch_size")]
+    values = [(name.replace("_", " "), getattr(ours, name), getattr(theirs, name)) for name, ours, theirs in compared]
+    return [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
 
 
 def check_processor(name: str, family: Family, config: PretrainedConfig, processor: ProcessorMixin) -> None:
@@ -149,11 +116,7 @@ TOWERLESS: Final = {family.draft.__name__ for family in FAMILIES if isinstance(f
 
 @dataclass(frozen=True, slots=True)
 class LoadedDraft:
-    """A draft that fits a target.
-
-    Args:
-        processor: of a draft with a tower of its own, which it then reads pictures with.
-    """
+    """A draft that fits a target; one with a tower of its own reads pictures with its own processor."""
 
     name: str
     model: PreTrainedModel
@@ -183,10 +146,9 @@ def load_target(
     options: LoadOptions,
     notify: Callable[[str], None],
 ) -> LoadedTarget:
-    """Load a target after checking that it and its draft fit the memory.
+    """Load a target after checking that it fits the memory, together with the draft.
 
     Args:
-        draft: only counted in the memory estimate.
         notify: receives a line on the memory that the pair needs, before anything is loaded.
 
     Raises:
@@ -266,29 +228,33 @@ def load_draft(
         return LoadedDraft(checkpoint.name + asked.suffix, fuse(_prepare(made, input_device(target))), None)
     if asked.draft_format is not None:
         raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
-    if asked.options:
-        raise ValueError(f"{checkpoint.name} does not read the target's states: leave {asked.options} out")
+    if asked != DraftReading():
+        raise ValueError(
+            f"{checkpoint.name} does not read the target's states: leave --draft-state-layers and"
+            " --draft-rope-theta out"
+        )
     config = draft_config(checkpoint)
     build = draft_class(checkpoint.name, config)
     check_decoder(checkpoint.name, config.get_text_config())
-    family = find_family(config)
-    text = config.get_text_config()
+    family, text, device = find_family(config), config.get_text_config(), input_device(target)
     reads = checkpoint.tokenizer(text) if family is None else checkpoint.processor(family.processor)
-    device = input_device(target)
     where: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
     own_prompt = family is not None and not shares  # whose tower and prompt are its own
     words_alone = build is language_model_class(config) and not family_of(target.config).sees
-    if own_prompt:
-        check_same_family(checkpoint.name, config, reads.tokenizer, target.config, processor.tokenizer)
-    if words_alone:
-        check_tokens(checkpoint.name, reads, "the target", processor.tokenizer)
+    if own_prompt and config.model_type != target.config.model_type:
+        raise ValueError(
+            f"{checkpoint.name} is a {config.model_type}, the target a {target.config.model_type}: a draft that reads"
+            f" pictures by itself must be a {target.config.model_type}"
+        )
+    if own_prompt or words_alone:
+        check_tokens(checkpoint.name, getattr(reads, "tokenizer", reads), "the target", processor.tokenizer)
     if family is not None and build is family.target:
         check_processor(checkpoint.name, family, config, reads)
     model = checkpoint.load(build, dtype=target.dtype, **where, **_experts(device, target.dtype))
     if not (own_prompt or words_alone):
         check_pair(target, model, processor, reads)
-    elif (rows := target.config.get_text_config().vocab_size) != config.get_text_config().vocab_size:
+    elif (rows := target.config.get_text_config().vocab_size) != text.vocab_size:
         words = getattr(reads, "tokenizer", reads).get_vocab()
         resize_vocabulary(model, checkpoint.name, 1 + max(words.values()), rows)
     model = fuse(_prepare(model, device))
@@ -304,13 +270,13 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
     family = find_family(config)
     if isinstance(family, SharedTower) and family.draft.__name__ in (config.architectures or ()):
         return family.draft
-    compared = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
     if family is not None:
-        compared = family.target
-    if compared is None:
+        return family.target
+    found = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
+    if found is None:
         can = ", ".join(LANGUAGE_MODELS)
         raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
-    return compared
+    return found
 
 
 def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -21,18 +20,17 @@ from specllava.models.options import QuantizationName
 
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
 BYTES: Final[dict[QuantizationName, float]] = {"int8": 1.0, "int4": 0.5}  # of a linear layer's weight
-
-
-def decoder_weights(model: PreTrainedModel) -> list[nn.Linear]:
-    """Return the layers that are stored in fewer bits: the linear ones of the decoder.
-
-    What is small and what decides near-ties stays as it is: tower, projector and the head.
-    """
-    return [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)]
+GB: Final = 1e9
+SHORTEST: Final = 64  # tokens of context that are worth proposing
+ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
+Build = tuple[type[PreTrainedModel], PretrainedConfig]
 
 
 def unquantized(model: PreTrainedModel) -> list[str]:
-    """Return the full names of the modules that are not: the outermost ones without the decoder in them."""
+    """Return the full names of the outermost modules without the decoder in them, such as tower, projector and head.
+
+    They stay as they are: they are small, or decide near-ties. The decoder's linear layers are stored in fewer bits.
+    """
     decoder = model.get_decoder()
 
     def outside(module: nn.Module, before: str) -> Iterator[str]:
@@ -48,10 +46,10 @@ def unquantized(model: PreTrainedModel) -> list[str]:
 def quantization_config(scheme: QuantizationName, device: torch.device, whole: Callable[[], list[str]] = list) -> Any:
     """Return the configuration that ``from_pretrained`` takes; ``None`` for ``none``.
 
+    int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU.
+
     Args:
         whole: returns the names of the modules that stay as they are; called where anything is quantised.
-
-    int8 is LLM.int8() (arXiv 2208.07339) and int4 is NF4 (arXiv 2305.14314), both by bitsandbytes and for a GPU.
 
     Raises:
         ValueError: another scheme, bitsandbytes is not installed, or ``device`` is no GPU.
@@ -66,16 +64,8 @@ def quantization_config(scheme: QuantizationName, device: torch.device, whole: C
         raise ValueError(f"quantization {scheme} needs bitsandbytes, which is not installed: pip install bitsandbytes")
     from transformers import BitsAndBytesConfig
 
-    skipped = whole()
-    if scheme == "int8":
-        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=skipped)
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=skipped)
-
-
-GB: Final = 1e9
-SHORTEST: Final = 64  # tokens of context that are worth proposing
-ENOUGH: Final = 4096  # tokens of context that are taken without being asked, where all that the target holds do not fit
-Build = tuple[type[PreTrainedModel], PretrainedConfig]
+    kind = {"load_in_8bit": True} if scheme == "int8" else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    return BitsAndBytesConfig(**kind, llm_int8_skip_modules=whole())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +74,18 @@ class ModelSize:
 
     Args:
         weights: all of them; a head that is tied to the embeddings counts once.
-        layers, kv_heads, head_dim: of its KV cache.
-        linear: weights of the decoder's linear layers, which a quantised target stores in fewer bits.
+        linear: those of the decoder's linear layers, which a quantised target stores in fewer bits.
+        column: numbers in one column of its KV cache: the keys and values of a token, and a draft's own state.
         states: numbers of the target's states that are held for each of its columns, where a draft reads them.
-        own_states: numbers of its own states in a column of a draft that reads those of the target.
     """
 
     weights: int
-    layers: int
-    kv_heads: int
-    head_dim: int
-    linear: int = 0
-    states: int = 0
-    own_states: int = 0
-
-    @property
-    def column(self) -> int:
-        """Numbers in one column of its KV cache: the keys and values of a token, and its own states."""
-        return 2 * self.layers * self.kv_heads * self.head_dim + self.own_states
+    linear: int
+    column: int
+    states: int
 
     def weight_bytes(self, itemsize: int, linear_itemsize: float | None = None) -> float:
-        """Count the bytes of the weights.
-
-        Args:
-            itemsize: bytes of one.
-            linear_itemsize: bytes of one in the decoder's linear layers; as the others without it.
-        """
+        """Count the bytes of the weights; ``linear_itemsize`` is that of the decoder's linear layers, if another."""
         return float(self.weights * itemsize) + self.linear * ((linear_itemsize or itemsize) - itemsize)
 
 
@@ -135,45 +111,12 @@ class Estimate:
     def total(self) -> float:
         return self.target + self.draft + self.caches + self.packed
 
-    def with_packed(self, free: int) -> Estimate:
-        """Count packed weights too, at most as many bytes again, where all of it takes half of ``free`` at most."""
-        more = replace(self, packed=self.target)
-        return more if more.total <= free / 2 else self
-
-    def room(self, free: float) -> int:
-        """Return how many tokens of context fit into ``free`` bytes; below zero if not even the weights do."""
-        return self.context - math.ceil((self.total - free) / self.column)
-
     def __str__(self) -> str:
         return (
             f"{self.total / GB:.2f} GB of memory: target {self.target / GB:.2f}, draft {self.draft / GB:.2f},"
             f" caches for {self.context} tokens {self.caches / GB:.2f}"
             + (f", packed weights {self.packed / GB:.2f}" if self.packed else "")
         )
-
-
-def pair_memory(
-    target: ModelSize, draft: ModelSize | None, context: int, itemsize: int, linear_itemsize: float | None = None
-) -> Estimate:
-    """Count the memory of a pair.
-
-    Args:
-        itemsize: bytes of a weight, and of a number of the caches.
-        linear_itemsize: bytes of a weight in the linear layers of the target's decoder, if that is quantised.
-    """
-    tree = DecodingConfig()
-    columns = tree.target_slots(context)
-    caches, column = columns * target.column, target.column
-    if draft is not None:
-        caches += tree.draft_slots(context) * draft.column + columns * draft.states
-        column += draft.column + draft.states
-    return Estimate(
-        target=target.weight_bytes(itemsize, linear_itemsize),
-        draft=0.0 if draft is None else draft.weight_bytes(itemsize),
-        caches=float(caches * itemsize),
-        context=context,
-        column=column * itemsize,
-    )
 
 
 def estimate(
@@ -191,9 +134,17 @@ def estimate(
     Raises:
         ValueError: a configuration that no model can be built of.
     """
-    small = None if draft is None else size_of(*draft)
-    longest = max_context(target[1]) if context is None else context
-    return pair_memory(size_of(*target), small, longest, dtype.itemsize, BYTES.get(scheme))
+    large, small = size_of(*target), ModelSize(0, 0, 0, 0) if draft is None else size_of(*draft)
+    context = max_context(target[1]) if context is None else context
+    tree, itemsize = DecodingConfig(), dtype.itemsize
+    numbers = tree.target_slots(context) * (large.column + small.states) + tree.draft_slots(context) * small.column
+    return Estimate(
+        target=large.weight_bytes(itemsize, BYTES.get(scheme)),
+        draft=small.weight_bytes(itemsize),
+        caches=float(numbers * itemsize),
+        context=context,
+        column=(large.column + small.column + small.states) * itemsize,
+    )
 
 
 def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize:
@@ -203,16 +154,16 @@ def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize
         ValueError: no model can be built of the configuration.
     """
     model = without_storage(build, config)
-    text = config.get_text_config()
-    kv_heads, head_dim = kv_shape(text)
+    text, (kv_heads, head_dim) = config.get_text_config(), kv_shape(config.get_text_config())
+    states = own = 0
+    if isinstance(config, FeatureDraftConfig):
+        own = config.hidden_size
+        states = len(config.state_layers) * int(config.target_hidden_size or own)
     return ModelSize(
         weights=sum(weight.numel() for weight in model.parameters()),
-        layers=text.num_hidden_layers,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        linear=sum(module.weight.numel() for module in decoder_weights(model)),
-        states=state_numbers(config),
-        own_states=config.hidden_size if isinstance(config, FeatureDraftConfig) else 0,
+        linear=sum(one.weight.numel() for one in model.get_decoder().modules() if isinstance(one, nn.Linear)),
+        column=2 * text.num_hidden_layers * kv_heads * head_dim + own,
+        states=states,
     )
 
 
@@ -230,19 +181,9 @@ def without_storage(build: type[PreTrainedModel], config: PretrainedConfig) -> P
         raise ValueError(f"{config.name_or_path} has a configuration that no model can be built of: {why}") from error
 
 
-def state_numbers(draft: PretrainedConfig) -> int:
-    """Count the numbers of the target's states that are held of each of its columns for a draft that reads them."""
-    if not isinstance(draft, FeatureDraftConfig):
-        return 0
-    return len(draft.state_layers) * int(draft.target_hidden_size or draft.hidden_size)
-
-
 def free_bytes(device: torch.device, spread: bool) -> int:
     """Return the bytes free on a device; with ``spread`` those of all GPUs and of the machine together."""
-    try:
-        here = int(psutil.virtual_memory().available)
-    except OSError:  # Linux without /proc: what the kernel could still reclaim is not counted
-        here = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    here = int(psutil.virtual_memory().available)
     if spread:
         return here + sum(torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count()))
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else here
@@ -253,7 +194,7 @@ def check_memory(
 ) -> tuple[Estimate, str]:
     """Check that an estimate fits. Return it as it is taken, and a line with the memory needed and free.
 
-    On a CPU packed weights are counted too, where they fit.
+    On a CPU packed weights are counted too, where all of it takes half of the free memory at most.
 
     Args:
         shorten: where the context that was counted does not fit, take as many tokens as do, :data:`ENOUGH` at least.
@@ -263,12 +204,13 @@ def check_memory(
     """
     free = free_bytes(device, spread)
     if device.type == "cpu" and not spread:
-        needed = needed.with_packed(free)
+        packed = replace(needed, packed=needed.target)
+        needed = packed if packed.total <= free / 2 else needed
     where = "all devices" if spread else str(device)
     line = f"{name} needs {needed}; {where} has {free / GB:.2f} GB free"
     if needed.total <= free:
         return needed, line
-    room = needed.room(free)
+    room = needed.context - math.ceil((needed.total - free) / needed.column)  # tokens
     if shorten and room >= ENOUGH:
         line = f"{line}, which is enough for {room}: prompt and answer have as many at most"
         return replace(needed, context=room), line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -26,19 +26,7 @@ class DraftReading:
 
     def over(self, known: DraftReading) -> DraftReading:
         """Return this reading, completed by ``known`` where it is silent."""
-        pairs = zip(astuple(self), astuple(known), strict=True)
-        return DraftReading(*(other if own is None else own for own, other in pairs))
-
-    @property
-    def options(self) -> str:
-        """The options of the command line that ask for it."""
-        layers = self.draft_state_layers
-        given = {
-            "--draft-format": self.draft_format,
-            "--draft-state-layers": None if layers is None else " ".join(map(str, layers)),
-            "--draft-rope-theta": None if self.draft_rope_theta is None else f"{self.draft_rope_theta:g}",
-        }
-        return " ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+        return replace(known, **{name: one for name, one in asdict(self).items() if one is not None})
 
     @property
     def suffix(self) -> str:

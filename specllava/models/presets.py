@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
 
 ASSETS = shipped("assets")
-LICENCE_UNKNOWN: Final = "weights: licence not known"
-LICENCES: Final = {
-    "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "the target: Llama 3.1's terms (HF_TOKEN)",
-}
 NO_FIGURES: Final = "no figures are known"
 FETCH_SMOL: Final = (
     "the language model of the pair smol is not on this machine: in a clone, python -m recipes.smol fetch"
@@ -30,34 +27,18 @@ Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class DraftKind:
-    """How published drafts of one kind are read, and the options of decoding with which they were measured."""
-
-    reading: DraftReading = field(default_factory=DraftReading)
-    tree: Tree = field(default_factory=dict)
-
-
-_MMSPEC: Final = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
-MSD: Final = DraftKind(DraftReading("msd"), eagle2_tree(5, 10, 59))
-VISPEC: Final = DraftKind(DraftReading("vispec"), _MMSPEC)
-EAGLE: Final = DraftKind(tree=_MMSPEC)
-EAGLE_TEXT: Final = DraftKind(tree=eagle2_tree(5, 10, 60))  # as its authors' evaluation runs it on 7B and 8B
-BY_FILES: Final = DraftKind()
-
-
-@dataclass(frozen=True, slots=True)
 class Preset:
     """The models of a named pair.
 
     Args:
         target, draft: a directory, or an id of the hub; no draft where none is published.
         reading: of a draft that reads the target's states, where its files leave it open.
-        licence: of a published draft, as far as known.
-        family: of both models, where the draft is a smaller one of the target's family: their model type, or a name of
-            their own where other tokens share it.
         measured: what others measured with a published draft, greedily, and who they are; nothing of it was repeated
             here.
         tree: options of decoding with which they measured; what a user asks for wins.
+        licence: of a published draft, as far as known.
+        family: of both models, where the draft is a smaller one of the target's family: their model type, or a name of
+            their own where other tokens share it.
         fetched: how the target's directory comes to be, if it does not ship; one line.
         download: GB of both models' files on the hub, about; 0 of one that ships.
         memory: GB that it takes in bfloat16, with caches for 4,096 tokens.
@@ -66,10 +47,10 @@ class Preset:
     target: Source
     draft: Source | None = None
     reading: DraftReading = field(default_factory=DraftReading)
-    licence: str = ""
-    family: str = ""
     measured: str = ""
     tree: Tree = field(default_factory=dict)
+    licence: str = ""
+    family: str = ""
     fetched: str = ""
     download: float = 0.0
     memory: float = 0.0
@@ -96,77 +77,74 @@ class Preset:
 
 
 def presets() -> dict[str, Preset]:
-    """Return pairs by name: those that ship with the project, and models that others publish."""
-    toy, smol = ASSETS / "toy", cached("smol") / "target"
+    """Return pairs by name: those that ship with the project, and models that others publish.
+
+    Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
+    tokens); the authors of ViSpec (arXiv 2509.15235); EAGLE-2's and EAGLE-3's authors on texts (arXiv 2406.16858,
+    2503.01840: the mean of all tasks); AngelSlim's documentation.
+    """
+    toy, smol, llava = ASSETS / "toy", cached("smol") / "target", "llava-hf/llava-1.5-7b-hf"
+    mmspec = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
+    texts = eagle2_tree(5, 10, 60)  # as EAGLE's authors' evaluation runs it on 7B and 8B
+    msd, vispec, by_files = DraftReading("msd"), DraftReading("vispec"), DraftReading()
+    published = partial(Preset, licence="weights: licence not known")
+    family = partial(Preset, licence="weights: Apache-2.0", measured=NO_FIGURES)
     return {
         "toy": Preset(toy / "target", toy / "draft"),
         "toy-before": Preset(toy / "target", toy / "draft-before"),
         "toy-eagle": Preset(toy / "target", toy / "eagle"),
         "toy-eagle-compressed": Preset(toy / "target", toy / "eagle-compressed"),
         "smol": Preset(
-            smol,
-            ASSETS / "smol" / "draft",
-            licence="language model: Apache-2.0, by recipes.smol fetch",
+            smol, ASSETS / "smol" / "draft", licence="language model: Apache-2.0, by recipes.smol fetch",
             fetched=FETCH_SMOL,
         ),
-        "llava-1.5-7b": Preset("llava-hf/llava-1.5-7b-hf", download=14.1, memory=16.3),
-        **_published(),
-        **_same_family(),
-    }
-
-
-def _published() -> dict[str, Preset]:
-    """Return pairs whose draft reads the target's states, as others publish them.
-
-    Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
-    tokens); the authors of ViSpec (arXiv 2509.15235); EAGLE-2's and EAGLE-3's authors on texts (arXiv 2406.16858,
-    2503.01840: the mean of all tasks); AngelSlim's documentation.
-    """
-    small = "llava-hf/llava-1.5-7b-hf"
-    vicuna, llama = "lmsys/vicuna-7b-v1.3@refs/pr/4", "meta-llama/Llama-3.1-8B-Instruct"  # the former's safetensors
-    pairs = (
-        ("llava-1.5-7b-msd", small, "Cloudriver/MSD-LLaVA1.5-7B", _figures("MMSpec", "4.5", "2.11"), MSD, 14.9, 16.9),
-        ("llava-1.5-7b-vispec", small, "Cloudriver/ViSpec-LLaVA1.5-7B", _figures("MMSpec", "4.0", "2.23"), VISPEC, 15.0,
-         17.1),
-        ("llava-1.5-7b-eagle", small, "Cloudriver/EAGLE-LLaVA-1.5-7B", _figures("MMSpec", "1.85", "1.14"), EAGLE, 14.9,
-         16.9),
-        ("llava-1.6-vicuna-7b-vispec", "llava-hf/llava-v1.6-vicuna-7b-hf", "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf",
-         _figures("authors", "4.0", "2.58"), VISPEC, 15.0, 17.1),
-        ("qwen2.5-vl-7b-vispec", "Qwen/Qwen2.5-VL-7B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct",
-         _figures("authors", "3.2", "1.80"), VISPEC, 18.4, 17.6),
-        ("vicuna-7b-v1.3-eagle", vicuna, "yuhuili/EAGLE-Vicuna-7B-v1.3", _figures("authors", "4.7", "3.39"),
-         EAGLE_TEXT, 14.2, 16.2),
-        ("llama-3.1-8b-eagle3", llama, "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", _figures("authors", "6.2", "4.44"),
-         EAGLE_TEXT, 16.9, 17.6),
-        ("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", _figures("authors", "2.0", "1.70"), BY_FILES,
-         17.2, 17.9),
-    )  # fmt: skip
-    return {
-        name: Preset(
-            target, draft, reading=kind.reading, licence=LICENCES.get(draft, LICENCE_UNKNOWN), measured=measured,
-            tree=kind.tree, download=download, memory=memory,
-        )
-        for name, target, draft, measured, kind, download, memory in pairs
+        "llava-1.5-7b": Preset(llava, download=14.1, memory=16.3),
+        "llava-1.5-7b-msd": published(
+            llava, "Cloudriver/MSD-LLaVA1.5-7B", msd, _figures("MMSpec", "4.5", "2.11"), eagle2_tree(5, 10, 59),
+            download=14.9, memory=16.9,
+        ),
+        "llava-1.5-7b-vispec": published(
+            llava, "Cloudriver/ViSpec-LLaVA1.5-7B", vispec, _figures("MMSpec", "4.0", "2.23"), mmspec,
+            download=15.0, memory=17.1,
+        ),
+        "llava-1.5-7b-eagle": published(
+            llava, "Cloudriver/EAGLE-LLaVA-1.5-7B", by_files, _figures("MMSpec", "1.85", "1.14"), mmspec,
+            download=14.9, memory=16.9,
+        ),
+        "llava-1.6-vicuna-7b-vispec": published(
+            "llava-hf/llava-v1.6-vicuna-7b-hf", "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf", vispec,
+            _figures("authors", "4.0", "2.58"), mmspec, download=15.0, memory=17.1,
+        ),
+        "qwen2.5-vl-7b-vispec": published(
+            "Qwen/Qwen2.5-VL-7B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct", vispec,
+            _figures("authors", "3.2", "1.80"), mmspec, download=18.4, memory=17.6,
+        ),
+        "vicuna-7b-v1.3-eagle": published(  # the branch with safetensors
+            "lmsys/vicuna-7b-v1.3@refs/pr/4", "yuhuili/EAGLE-Vicuna-7B-v1.3", by_files,
+            _figures("authors", "4.7", "3.39"), texts, download=14.2, memory=16.2,
+        ),
+        "llama-3.1-8b-eagle3": Preset(
+            "meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", by_files,
+            _figures("authors", "6.2", "4.44"), texts, "the target: Llama 3.1's terms (HF_TOKEN)",
+            download=16.9, memory=17.6,
+        ),
+        "qwen3-8b-eagle3": published(
+            "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", by_files, _figures("authors", "2.0", "1.70"),
+            download=17.2, memory=17.9,
+        ),
+        "smolvlm2-2.2b-256m": family(
+            "HuggingFaceTB/SmolVLM2-2.2B-Instruct", "HuggingFaceTB/SmolVLM2-256M-Video-Instruct", family="smolvlm",
+            download=10.0, memory=5.9,
+        ),
+        "smollm2-1.7b-135m": family(
+            "HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct", family="smollm2",
+            download=3.7, memory=4.6,
+        ),
     }  # fmt: skip
 
 
 def _figures(who: str, tokens: str, speed: str) -> str:
     return f"{who}: {tokens} tokens a pass, {speed} times as fast"
-
-
-def _same_family() -> dict[str, Preset]:
-    """Return pairs of one family's small and large models; no figures of theirs are known."""
-    pairs = (  # name, model type, target, draft, GB
-        ("smolvlm2-2.2b-256m", "smolvlm", "SmolVLM2-2.2B-Instruct", "SmolVLM2-256M-Video-Instruct", 10.0, 5.9),
-        ("smollm2-1.7b-135m", "smollm2", "SmolLM2-1.7B-Instruct", "SmolLM2-135M-Instruct", 3.7, 4.6),
-    )
-    return {
-        name: Preset(
-            f"HuggingFaceTB/{target}", f"HuggingFaceTB/{draft}", licence="weights: Apache-2.0", measured=NO_FIGURES,
-            family=family, download=download, memory=memory,
-        )
-        for name, family, target, draft, download, memory in pairs
-    }  # fmt: skip
 
 
 def preset_named(name: str) -> Preset:
@@ -183,13 +161,7 @@ def preset_named(name: str) -> Preset:
 
 
 def draft_hint(target: str, family: str, made: str) -> str:
-    """Say how a target without a draft gets one.
-
-    Args:
-        target: id of the hub, or directory.
-        family: its model type.
-        made: what else can be done for models of its family.
-    """
+    """Say how a target of a model type gets a draft; ``made`` is what can be done for any of its family."""
     known = presets()
     if named := [name for name, preset in known.items() if str(preset.target) == target and preset.draft]:
         return f"take --preset {' or '.join(named)}, or {made}"

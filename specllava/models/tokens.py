@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +51,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
 
 
 def check_text(text: str, special: Sequence[str], whose: str) -> None:
-    """Refuse a text that would not be read as text.
-
-    Args:
-        whose: its name in the message.
+    """Refuse a text that would not be read as text; ``whose`` names it in the message.
 
     Raises:
         TextError: it holds one of the ``special`` tokens, or half of a character.
@@ -84,15 +81,18 @@ def slot_ids(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of the first source that names any, of generation settings, configuration, decoder and tokenizer.
+    """Return the ids of the first source that names any, of generation settings, configurations and tokenizer.
 
     An empty list names none on purpose: answers then end at the limit only.
 
     Raises:
         ValueError: a source names something that is no token id.
     """
-    for source, value in _sources(model, tokenizer):
-        if value is not None:
+    config = model.config
+    sources = {"the generation settings": model.generation_config, "the configuration": config}
+    sources |= {"the decoder's configuration": config.get_text_config(), "the tokenizer": tokenizer}
+    for source, settings in sources.items():
+        if (value := getattr(settings, "eos_token_id", None)) is not None:
             ids = list(value) if isinstance(value, list | tuple) else [value]
             if wrong := [one for one in ids if not isinstance(one, int) or isinstance(one, bool) or one < 0]:
                 raise ValueError(
@@ -102,17 +102,10 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return frozenset()
 
 
-def _sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, Any]]:
-    yield "the generation settings", getattr(model.generation_config, "eos_token_id", None)
-    yield "the configuration", getattr(model.config, "eos_token_id", None)
-    yield "the configuration", getattr(model.config.get_text_config(), "eos_token_id", None)
-    yield "the tokenizer", tokenizer.eos_token_id
-
-
 def check_tokens(
     name: str, tokenizer: PreTrainedTokenizerBase, target_name: str, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Refuse a model whose ids mean other tokens than the target's.
+    """Refuse a model whose ids mean other tokens than the target's, with the number of ids and the first of them.
 
     Raises:
         ValueError: with the number of ids that differ, and the first of them.
@@ -157,7 +150,6 @@ def resize_vocabulary(model: PreTrainedModel, name: str, tokens: int, size: int)
 
 @torch.no_grad()
 def _resize(rows: Tensor, size: int) -> Tensor:
-    """Resize ``[rows, hidden]`` to ``[size, hidden]``."""
     if size <= len(rows):
         return rows[:size].clone()
     mean = rows.double().mean(dim=0).to(rows.dtype)
@@ -175,8 +167,7 @@ class Detokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text.strip()
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def text_of(self, token: int) -> str:
         """Return the text that one token adds, its leading space included; bytes of a piece of a character.
@@ -216,7 +207,7 @@ ADVICE: Final = "give a template that does with --chat-template"
 def apply_template(
     processor: ProcessorMixin, chat: Sequence[Message], name: str, add_generation_prompt: bool = True
 ) -> str:
-    """Write a chat by the template of the model called ``name``.
+    """Write a chat by the template of the model called ``name``, which must show all messages and pictures.
 
     A content stays a text or a list of parts where the template reads it so, and takes the other form where not.
 
@@ -243,7 +234,7 @@ def apply_template(
 
 
 def use_template(processor: ProcessorMixin, file: str | Path) -> None:
-    """Replace the template of a checkpoint by that of a file.
+    """Replace the template of a checkpoint by that of a file; one that cannot write a question is a ``ValueError``.
 
     Raises:
         ValueError: no file of text there, or a template that cannot write a question.
@@ -267,16 +258,15 @@ def text_of(content: Content) -> str:
 
 def _find_template(processor: ProcessorMixin, name: str) -> str:
     """Return the template where transformers looks for it: the processor's, or its tokenizer's."""
-    configured: Any = processor.chat_template or processor.tokenizer.chat_template
-    if isinstance(configured, dict) and "default" not in configured:
-        raise ValueError(
-            f"{name} has chat templates called {', '.join(configured)} and no default: name one's file with"
-            " --chat-template"
-        )
-    if not configured:
-        raise ValueError(f"{name} has no chat template: name a file with one with --chat-template")
-    template: str = configured["default"] if isinstance(configured, dict) else configured
-    return template
+    configured: Any = processor.chat_template or processor.tokenizer.chat_template or {}
+    if not isinstance(configured, dict):
+        return str(configured)
+    if "default" in configured:
+        return str(configured["default"])
+    if configured:
+        called = ", ".join(configured)
+        raise ValueError(f"{name} has chat templates called {called} and no default: name a file with --chat-template")
+    raise ValueError(f"{name} has no chat template: name a file with one with --chat-template")
 
 
 def _forms_read(write: Callable[[Sequence[Message]], str], role: str) -> tuple[type, ...]:
@@ -345,5 +335,4 @@ class TextProcessor:
         return read
 
     def save_pretrained(self, directory: Path) -> None:
-        """Write the tokenizer's files."""
         self.tokenizer.save_pretrained(directory)

@@ -318,7 +318,7 @@ def stream(request: Request) -> Generator[Event]:
             yield request.verify()
 
 
-def race(requests: Sequence[Request]) -> Generator[RaceEvent]:
+def run_lanes(requests: Sequence[Request]) -> Generator[RaceEvent]:
     """Run requests in turn on one device: always the one with the earliest clock, so that texts grow in proportion.
 
     Two lanes that computed at once would disturb each other's timing; a clock per lane that counts only that

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
-from specllava.models.families.family import family_of
+from specllava.models.families import family_of
 from support.checkpoints import TEXT, spelling, write
 from support.models import seeded
 

@@ -109,15 +109,10 @@ class Reference:
 
     def _fused(self, embeds: Tensor, states: Tensor, image: Tensor, guessed: bool = False) -> Tensor:
         if self.layout.eagle3:
-            return torch.cat([embeds, states if guessed else self._joined(states)], -1)
+            return torch.cat([embeds, states if guessed else self._linear("fc", states)], -1)
         if self.layout.format == "vispec":
             states = self._linear("img_fc", torch.cat([states, image.expand(len(states), -1)], -1))
         return self._linear("fc", torch.cat([embeds, states], -1))
-
-    def _joined(self, states: Tensor) -> Tensor:
-        if self.flags.get("norm_before_fc"):
-            states = self._norm("input_norm", states)
-        return self._linear("fc", states) if self.layout.fusion else states
 
     def _layer(self, inputs: Tensor, positions: Tensor) -> Tensor:
         """State behind the last entry, which recurs, ``[1, hidden]``."""

@@ -52,7 +52,6 @@ class Layout:
     interleaved: bool = False  # these take turns
     again: bool = False  # its embeddings are there once more, as weight
     qk_norm: bool = False  # queries and keys are normed by head, as Qwen3's are
-    fusion: bool = True  # it has fc
     own_head: bool = True
     variants: dict[str, bool] | None = None  # of its layer, where config.json has other words for it than flags
     says: dict[str, Any] = field(default_factory=dict)  # what else its config.json says
@@ -81,19 +80,12 @@ LAYOUTS: dict[str, Layout] = {
     "eagle3, numbered": replace(EAGLE3, ids={"eagle_config": {IDS: [0, 2, 5]}}, states=(1, 3, 6), rows=WORDS),
     "eagle3, all tokens": replace(EAGLE3, front="module.", layer="layers.0.", rows=PADDED, head=PADDED, kv=HEADS),
     "speculators": replace(SPECULATORS, flags={"norm_before_residual": True}),
-    "speculators, one norm": replace(SPECULATORS, flags={"norm_before_fc": True}),
     "speculators, normed output": replace(SPECULATORS, flags={"norm_output": True}),
     "speculators, silent": replace(SPECULATORS, variants={"norm_before_residual": True}),
     "speculators, qwen3": replace(SPECULATORS, qk_norm=True, says={"model_type": "qwen3"}),
     "speculators, 4 states": replace(SPECULATORS, ids={IDS: [1, 3, 4, 7]}, states=(1, 3, 4, 7)),
     "speculators, by sglang": replace(SPECULATORS, ids={IDS: [0, 3, 5], "eagle_aux_layer_semantics": "sglang"}),
-    "eagle3, of one state": replace(
-        EAGLE3, fusion=False, states=(-1,), ids={"eagle_config": {"use_aux_hidden_state": False}}
-    ),
-    "eagle3, nvidia": replace(
-        EAGLE3, bias=True, variants={"norm_before_fc": True, "norm_output": True},
-        ids={"eagle_config": {"norm_before_fc": True, "return_hidden_post_norm": True}},
-    ),
+    "eagle3, biased": replace(EAGLE3, bias=True),
     "eagle3, the target's head": replace(EAGLE3, head=PADDED, own_head=False),
 }  # fmt: skip
 QWEN: dict[str, Any] = {"max_window_layers": 28, "sliding_window": 32768, "use_sliding_window": False}
@@ -256,8 +248,6 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
             "norm.weight": gains(width),
             "lm_head.weight": drawn(layout.head, width, std=1.0),
         }
-        if layout.does.get("norm_before_fc"):
-            weights["input_norm.weight"] = gains(len(layout.states) * HIDDEN)
         if layout.head < PADDED:
             kept = torch.randperm(WORDS, generator=source)[: layout.head].sort().values
             weights["d2t"] = kept - torch.arange(layout.head)
@@ -265,8 +255,6 @@ def random_weights(layout: Layout, seed: int) -> dict[str, Tensor]:
             weights["t2d"][kept] = True
     if layout.qk_norm:
         weights |= {f"layers.0.self_attn.{name}_norm.weight": gains(SIZE) for name in "qk"}
-    if not layout.fusion:
-        del weights["fc.weight"]
     if not layout.own_head:
         del weights["lm_head.weight"]
     return weights

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from specllava.trace import DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace
 from support.visual_traces import synthetic_race
 from visual.player.recorded import Recorded, read_recorded
 
@@ -32,10 +31,3 @@ def shipped_traces() -> tuple[DecodeTrace, ...]:
 def shown_traces(seeds: int = 6) -> list[DecodeTrace]:
     """The shipped speculative lanes and synthetic ones."""
     return [*shipped_traces(), *(synthetic_race(seed)["speculative"] for seed in range(seeds))]
-
-
-def shown_steps() -> Iterator[tuple[DecodeTrace, StepTrace]]:
-    """Every step of them, with its run."""
-    for trace in shown_traces():
-        for step in trace.steps:
-            yield trace, step

@@ -191,19 +191,6 @@ def hand_made(
     )
 
 
-def synthetic_steps(rng: random.Random, config: DecodingConfig, count: int, least: int) -> tuple[StepTrace, ...]:
-    """Steps somewhere in the answer whose trees have at least ``least`` nodes; they follow no one another."""
-    ids = {text.strip(): i for i, text in vocabulary().items()}
-    said = [ids[word] for word in ANSWER.split()]
-    steps: list[StepTrace] = []
-    while len(steps) < count:
-        place = rng.randrange(1, len(said) - config.depth - 1)
-        step = _step(tuple(said[place : place + config.depth + 1]), said[place - 1], rng, config)
-        if len(step.tree) >= least:
-            steps.append(pruned_after_root(step))
-    return tuple(steps)
-
-
 def pruned_after_root(step: StepTrace) -> StepTrace:
     """The step with two guesses after its root that were not sent."""
     unused = [token for token in vocabulary() if token not in step.tree.tokens][-2:]
@@ -243,16 +230,11 @@ class FakeLane(NamedTuple):
         return [self._replace(both=True)]
 
 
-SLOW = {"slowly": 25, "very slowly": 100}  # times as long
-
-
 @dataclass(frozen=True)
 class FakeBackend:
-    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes, longer where
-    the prompt starts with a word of :data:`SLOW`.
+    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes.
 
-    NoDraft drafts where the configuration says so. Prompts that start with ``fail`` raise what a broken backend might;
-    empty ones are refused as the real one does.
+    NoDraft drafts where the configuration says so. Empty prompts are refused as by the real one.
     """
 
     pace: float = 0.0
@@ -260,7 +242,6 @@ class FakeBackend:
     nodes: int | None = None
     sees: bool = True
     closed: list[str] = field(default_factory=list)
-    texts: dict[int, str] = field(default_factory=dict)
 
     def lane(self, image: Pictures, messages: str, config: DecodingConfig) -> FakeLane:
         return FakeLane(image, messages, config)
@@ -269,11 +250,9 @@ class FakeBackend:
         image, messages, config, both = lanes[0]
         if not messages.strip():
             raise ValueError("the prompt is empty")
-        if messages.startswith("fail"):
-            raise RuntimeError("a secret inside")
         sizes = [f"{one.width} x {one.height} pixels" for one in open_media(image)]
         runs = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
-        runs = {name: replace(retexted(run, self.texts), prompt=messages) for name, run in runs.items()}
+        runs = {name: replace(run, prompt=messages) for name, run in runs.items()}
         if config.drafter == "none":
             del runs["speculative"]
         elif not both:
@@ -288,7 +267,7 @@ class FakeBackend:
                 name = min(left, key=clocks.__getitem__)
                 item = left[name].pop(0)
                 clocks[name] += item.total if isinstance(item, Prefill) else item.seconds.total
-                time.sleep(self.pace * next((times for start, times in SLOW.items() if prompt.startswith(start)), 1))
+                time.sleep(self.pace)
                 finished = not left[name]
                 if finished:
                     del left[name]
@@ -319,11 +298,9 @@ def synthetic_recorded(folder: Path, count: int = 1) -> list[Recorded]:
     return made
 
 
-def synthetic_grounding(
-    config: DecodingConfig, texts: dict[int, str] | None = None, seed: int = 0
-) -> Generator[DecodeTrace]:
+def synthetic_grounding(config: DecodingConfig) -> Generator[DecodeTrace]:
     """The answer, then which of its tokens need the picture, then where."""
-    trace, rng = retexted(synthetic_race(seed, config)["speculative"], texts or {}), random.Random(7)
+    trace, rng = synthetic_race(0, config)["speculative"], random.Random(7)
     yield trace
     probs, blank = ([round(rng.random(), 4) for _ in trace.token_ids] for _ in range(2))
     whole = Grounding(tuple(probs), tuple(blank), tuple(rng.choices(sorted(trace.texts), k=len(probs))), 2.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 from typing import Any, Final
 
 import plotly.graph_objects as go
@@ -31,7 +32,7 @@ def panel(across: str, up: str | None) -> go.Figure:
         template="none", showlegend=False, autosize=True, height=300, bargap=0.18, dragmode=False,
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hoverlabel={"namelength": -1},
         font={"size": 13, "color": QUIET, "family": "system-ui, sans-serif"},
-        margin={"l": 52, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
+        margin={"l": 66, "r": 12, "t": 12, "b": 46}, xaxis_title=across, yaxis_title=up,
     )  # fmt: skip
     figure.update_xaxes(fixedrange=True, zeroline=False, showgrid=False, linecolor=QUIET)
     figure.update_yaxes(fixedrange=True, zeroline=False, gridcolor="rgba(139,144,150,0.25)", rangemode="tozero")
@@ -39,11 +40,8 @@ def panel(across: str, up: str | None) -> go.Figure:
 
 
 UNSURE = 0.3  # nats, above which a draft is called unsure
-ROWS: dict[Outcome, tuple[str, str, str]] = {  # what the row says, colour, marker
-    "favourite": ("first choice right", ACCEPTED, "circle"),
-    "saved": ("another branch right", ACCEPTED, "circle-open"),
-    "missed": ("none right", REJECTED, "square-x-open"),
-}
+EDGES = (0.0, 0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5, math.inf)  # nats: bins of doubt
+Z = 1.96  # of a 95 % interval
 
 
 def reach_chart(trace: DecodeTrace) -> go.Figure:
@@ -90,20 +88,48 @@ class Doubts:
         return sum((nats > UNSURE) == unsure for nats, _ in self.points)
 
 
+    def bins(self) -> list[tuple[float, int, int, int]]:
+        """Return mean doubt, guesses, first choices that were right, and any right, of each bin that has some."""
+        rows = list[tuple[float, int, int, int]]()
+        for low, high in pairwise(EDGES):
+            own = [(nats, kind) for nats, kind in self.points if low <= max(0.0, nats) < high]
+            first = sum(kind == "favourite" for _, kind in own)
+            missed = sum(kind == "missed" for _, kind in own)
+            if own:
+                rows.append((fmean(nats for nats, _ in own), len(own), first, len(own) - missed))
+        return rows
+
+
+def wilson(right: int, of: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a share."""
+    share, spread = right / of, Z * Z / of
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z / (1 + spread) * math.sqrt(share * (1 - share) / of + spread / of / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def doubt_chart(doubts: Doubts) -> go.Figure:
-    """Chart doubt against what came of the guesses; points of a row are spread so that all are seen."""
-    spread = random.Random(7)
-    figure = panel("doubt of the small model, nats", None)
-    for row, (outcome, (name, colour, symbol)) in enumerate(ROWS.items()):
-        nats = [value for value, kind in doubts.points if kind == outcome]
+    """Chart how often guesses were right by the draft's doubt, in bins, with 95 % Wilson intervals."""
+    figure, bins = panel("doubt of the draft, nats", "share that was right"), doubts.bins()
+    nats, counts = [row[0] for row in bins], [row[1] for row in bins]
+    for name, colour, dash, right in (
+        ("any branch", SAVED, "dot", [row[3] for row in bins]),
+        ("first choice", ACCEPTED, "solid", [row[2] for row in bins]),
+    ):  # fmt: skip
+        shares = [one / of for one, of in zip(right, counts, strict=True)]
+        ends = [wilson(one, of) for one, of in zip(right, counts, strict=True)]
+        arms = {
+            "type": "data", "symmetric": False,
+            "array": [high - share for share, (_, high) in zip(shares, ends, strict=True)],
+            "arrayminus": [share - low for share, (low, _) in zip(shares, ends, strict=True)],
+        }  # fmt: skip
         figure.add_scatter(
-            x=nats, y=[-row + spread.uniform(-0.28, 0.28) for _ in nats], mode="markers", name=name,
-            marker={"color": colour, "symbol": symbol, "size": 9, "opacity": 0.6}, hovertemplate="%{x:.2f} nats",
+            x=nats, y=shares, error_y=arms, name=name, mode="lines+markers", line={"color": colour, "dash": dash},
+            text=[f"{one} of {of}" for one, of in zip(right, counts, strict=True)], hoverinfo="text+name",
         )  # fmt: skip
-    names = [name for name, _, _ in ROWS.values()]
-    figure.update_yaxes(tickvals=[0, -1, -2], ticktext=names, rangemode="normal", range=[-2.6, 0.6], showgrid=False)
+    figure.update_yaxes(range=[0, 1.05], tickformat=".0%")
     figure.add_vline(UNSURE, line={"dash": "dot", "color": QUIET})
-    return figure.update_layout(height=260, margin={"l": 150})
+    return figure.update_layout(height=260, showlegend=True, legend=LEGEND)
 
 
 def doubt_words(doubts: Doubts) -> str:
@@ -112,26 +138,32 @@ def doubt_words(doubts: Doubts) -> str:
     return (
         f"Sure (up to {UNSURE:g} nats): first choice right {doubts.count('favourite', False)} of {sure} times. In"
         f" doubt: {doubts.count('favourite', True)} of {torn}; {doubts.count('saved', True)} more by another branch."
+        " Bars: 95 % Wilson intervals."
     )
 
 
-def speed_chart(rows: Sequence[tuple[str, float, float, float]]) -> go.Figure:
-    """Chart speed-ups with their 95 % intervals.
+def speed_chart(rows: Sequence[tuple[str, float, float, float]], knob: str = "") -> go.Figure:
+    """Chart speed-ups with their 95 % intervals: a line each, or over the values of an option.
 
     Args:
         rows: name, value, low and high of each; NaN where there is none.
+        knob: the option whose values are the names.
     """
-    figure = panel("times as fast as the large model alone", None)
-    names = [name for name, *_ in rows]
-    for name, value, low, high in rows:
-        arms = (
-            None
-            if math.isnan(low)
-            else {"type": "data", "symmetric": False, "array": [high - value], "arrayminus": [value - low]}
-        )
-        figure.add_scatter(
-            x=[value], y=[name], mode="markers", marker={"color": ACCEPTED, "size": 11}, error_x=arms, name=name
-        )
+    names, values = [name for name, *_ in rows], [value for _, value, _, _ in rows]
+    known = [(value, low, high) if high > low else (value, value, value) for _, value, low, high in rows]
+    arms = {
+        "type": "data", "symmetric": False, "array": [high - value for value, _, high in known],
+        "arrayminus": [value - low for value, low, _ in known],
+    }  # fmt: skip
+    shared: dict[str, Any] = {"marker": {"color": ACCEPTED, "size": 11}}
+    said = "times as fast as alone"
+    if knob:
+        figure = panel(knob, said)
+        figure.add_scatter(x=list(map(float, names)), y=values, error_y=arms, mode="lines+markers", **shared)
+        figure.add_hline(1, line={"dash": "dot", "color": QUIET})
+        return figure
+    figure = panel(said, None)
+    figure.add_scatter(x=values, y=names, error_x=arms, mode="markers", **shared)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False, rangemode="normal")
     figure.add_vline(1, line={"dash": "dot", "color": QUIET})
-    return figure.update_layout(height=90 + 34 * max(1, len(rows)), margin={"l": 190})
+    return figure.update_layout(height=90 + 34 * max(1, len(rows)), margin={"l": 130})

@@ -7,7 +7,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specllava.distill.report import Report
+from specllava.distill.config import Report
 from visual.figures.charts import ACCEPTED, QUIET, REJECTED
 
 SMOOTH = 25  # points that the line of the training's own KL has at most

@@ -6,7 +6,6 @@ import json
 import math
 import time
 import uuid
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from specllava.metrics import compare as compare_lanes
 from specllava.metrics import speedup, summarise
 from specllava.race_file import race_json
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
-from visual.page.run import COMPUTE, lanes_config, log_run, open_pictures, refusal_line, session_of
+from visual.page.run import COMPUTE, Bounded, lanes_config, log_run, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, make_config
 from visual.page.state import PageState
 from visual.player.recorded import check_question
@@ -93,7 +92,6 @@ def _run(
         config = make_config(_options(options), state.limits)
         path = checked_path(image)
         number = state.runs.ask(session)
-        state.runs.begin(session, number)
         pair = state.pair(None)
         if state.lent is not None:
             raise ValueError("this page lends its GPU to visitors alone: it has no API")
@@ -103,14 +101,10 @@ def _run(
         images = open_pictures(path, state.limits.pixels) if pair.sees else ()
         lane = pair.lane(images, question, chosen)
         events = pair.race(lane.with_target_only() if both else [lane])
-        past, last = [], time.monotonic() + state.limits.seconds_per_run
-        with closing(events):
-            for event in events:
-                past.append(event)
-                if time.monotonic() > last or state.runs.state(session, number) != "on":
-                    break
+        began = time.monotonic()
+        past = list(Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(session, number)))
         traces = dict(pair.collect(past))
-        log_run("call", "finished", time.monotonic() - last + state.limits.seconds_per_run, traces)
+        log_run("call", "finished", time.monotonic() - began, traces)
         return traces
     except ValueError as refusal:
         raise gr.Error(refusal_line(refusal), print_exception=False) from None

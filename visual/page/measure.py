@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import gradio as gr
 
-from specllava.config import SWEEP_VALUES, DecodingConfig
+from specllava.config import RULE_CHOICES, SWEEP_VALUES, DecodingConfig
 from specllava.files import SCENES
 from specllava.metrics import RunTotals, compare, pooled_ratio, speedup, summarise
 from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
-from visual.page.run import COMPUTE, open_pictures, refusal_line, session_of
+from visual.page.run import COMPUTE, Bounded, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
 from visual.page.state import PageState
 from visual.player.frames import race_frames
 from visual.player.labels import counted
-from visual.player.node_table import node_rows
 from visual.player.recorded import recorded_race
+from visual.player.tree import node_rows
 
 if TYPE_CHECKING:
     from specllava.variants import Variant
@@ -37,25 +37,16 @@ KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
 MOST_RACES: Final = 12  # races whose rows open on the stage
 COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 %", "same tokens")
 NODE_COLUMNS: Final = (
-    "step",
-    "ahead",
-    "guess",
-    "small model",
-    "doubt, nats",
-    "large model",
-    "large model's word",
-    "verdict",
-)
+    "step", "ahead", "guess", "small model", "doubt, nats", "large model", "large model's word", "verdict",
+)  # fmt: skip
+CSV_COLUMNS: Final = (
+    "what", "prompts", "tokens", "target_passes", "guesses", "tau", "speed_up", "speed_up_low", "speed_up_high",
+    "seconds", "seconds_alone", "same_tokens",
+)  # fmt: skip
+DOWNLOAD: Final = """(text) => Object.assign(document.createElement("a"), {
+  href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: "specllava-comparison.csv" }).click()"""
+SCROLL_TO_PAYS: Final = '() => document.querySelector("#pays").scrollIntoView({ behavior: "smooth" })'
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureInputs:
-    """Components of the stage that Measure reads and changes."""
-
-    picture: gr.File
-    question: gr.Textbox
-    player: gr.HTML
 
 
 @dataclass(slots=True)
@@ -66,14 +57,25 @@ class Row:
     runs: list[DecodeTrace] = field(default_factory=list)
     alone: list[DecodeTrace] = field(default_factory=list)
 
+    @property
+    def same(self) -> int:
+        """How many of its answers are the target's, token for token."""
+        return sum(compare(one, two).identical for one, two in zip(self.alone, self.runs, strict=True))
+
     def cells(self) -> tuple[str, ...]:
         """Return its cells, in the order of :data:`COLUMNS`."""
-        own = summarise(self.runs)
-        ratio, low, high = self.speed()
-        same = sum(compare(one, two).identical for one, two in zip(self.alone, self.runs, strict=True))
+        own, (ratio, low, high) = summarise(self.runs), self.speed()
         interval = "" if math.isnan(low) else f"{low:.2f} – {high:.2f}"
         guesses = own.drafted / own.target_passes if own.target_passes else math.nan
-        return (self.name, f"{own.tau:.1f}", f"{guesses:.1f}", f"{ratio:.2f}×", interval, f"{same} of {len(self.runs)}")
+        same = f"{self.same} of {len(self.runs)}"
+        return self.name, f"{own.tau:.1f}", f"{guesses:.1f}", f"{ratio:.2f}×", interval, same
+
+    def values(self) -> tuple[str | int | float, ...]:
+        """Return its numbers with full precision, in the order of :data:`CSV_COLUMNS`."""
+        own, alone = summarise(self.runs), summarise(self.alone)
+        counts = len(self.runs), own.tokens, own.target_passes, own.drafted, own.tau
+        speeds = ("" if math.isnan(one) else one for one in self.speed())
+        return self.name, *counts, *speeds, own.decode_seconds, alone.decode_seconds, self.same
 
     def speed(self) -> tuple[float, float, float]:
         """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
@@ -152,27 +154,42 @@ def comparison_words(rows: Sequence[Row], prompts: int) -> str:
     best = max(rows, key=lambda row: summarise(row.runs).tau)
     least = min(rows, key=lambda row: summarise(row.runs).tau)
     fastest, ratio = max(((row, row.speed()[0]) for row in rows), key=lambda one: one[1])
-    runs = sum(len(row.runs) for row in rows)
-    same = sum(compare(a, b).identical for row in rows for a, b in zip(row.alone, row.runs, strict=True))
+    runs, same = sum(len(row.runs) for row in rows), sum(row.same for row in rows)
     taus = summarise(best.runs).tau, summarise(least.runs).tau
-    words = f"{best.name} brings {taus[0]:.1f} tokens a pass, {least.name} {taus[1]:.1f};"
+    high, low = (f"{tau:.1f}" for tau in taus)
+    some = f"{best.name} brings {high} tokens a pass, {least.name} {low};"
+    words = f"All bring {high} tokens a pass;" if high == low else some
     clock = f"by the clock {fastest.name} is ahead, {ratio:.2f} times as fast as the large model alone."
     scenes = f", on {len(rows[0].runs)} of {prompts} scenes" if prompts > 1 else ""
     return f"{words} {clock} The tokens were the same in {same} of {counted(runs, 'run')}{scenes}."
 
 
+def comparison_csv(rows: Sequence[Row]) -> str:
+    """Write a comparison as CSV with full precision."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([CSV_COLUMNS, *(row.values() for row in rows)])
+    return text.getvalue()
+
+
 # --- the tab ------------------------------------------------------------------------------------
 
 
-def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
-    """Build the tab. Return the controls of the settings, in the order of the fields."""
+def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
+    """Build the tab. Return the controls of the settings, in the order of the fields.
+
+    Args:
+        stage: its player, picture and question.
+    """
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
+            to_pays = gr.Button("Does it pay on my GPU?", size="sm")
+            to_pays.click(None, None, None, js=SCROLL_TO_PAYS, api_visibility="private")
             gr.Markdown("## Settings\nOf the next run, on both tabs.")
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320):
-            _compare(state, inputs, controls)
-    first = run_views(inputs.player.value or [])
+            _compare(state, stage, controls)
+    player = stage[0]
+    first = run_views(player.value or [])
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
             about = gr.Markdown(first[0])
@@ -194,7 +211,7 @@ def measure_tab(state: PageState, inputs: MeasureInputs) -> list[Any]:
     def this_run(frames: list[str] | None) -> tuple[Any, ...]:
         return run_views(frames or [])
 
-    gr.on([inputs.player.change], this_run, inputs.player, shown, trigger_mode="always_last", **QUICK)
+    gr.on([player.change], this_run, player, shown, trigger_mode="always_last", **QUICK)
     return controls
 
 
@@ -227,7 +244,7 @@ def _plain(text: str) -> str:
     return "".join(character if character.isalnum() or character in " ,.?!'" else " " for character in text)
 
 
-def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> None:
+def _compare(state: PageState, stage: Sequence[Any], controls: list[Any]) -> None:
     """Build Compare: what, on which prompts, a table whose rows open on the stage, a chart, doubt of all its runs."""
     scopes = [ON_QUESTION, *(f"{count} scenes" for count in SCENE_COUNTS if state.is_toy)]
     kinds = [kind for kind in KINDS if kind != "Drafts" or state.drafts]
@@ -240,9 +257,15 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
         start = gr.Button("Compare", variant="primary", min_width=100)
         stop = gr.Button("Stop", visible=False, min_width=80)
     table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
-    chart = gr.Plot(show_label=False, visible=False)
-    doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False, visible=False)
-    races = gr.State([])
+    with gr.Row(visible=False) as details:
+        with gr.Column(min_width=280):
+            save, about = gr.Button("Table as CSV", size="sm"), gr.Markdown()
+            chart = gr.Plot(show_label=False)
+        with gr.Column(min_width=280):
+            one = gr.Dropdown([], label="doubt against acceptance, of the runs of", allow_custom_value=True)
+            doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
+    text = gr.Textbox(visible=False)
+    races, doubts = gr.State([]), gr.State({})
     ticket = gr.State(0)
     kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
 
@@ -250,30 +273,13 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
         return state.runs.ask(session_of(request)), gr.update(visible=False), gr.update(visible=True)
 
     def run(request: gr.Request, number: int, path: str | None, asked: str, *values: Any) -> Generator[Any]:
-        chosen, option, where, *settings = values
-        session = session_of(request)
-        try:
-            config = read_settings(settings, state.limits)
-            before = state.chats.dialogue(session)
-            last = before.trace.config if before is not None and before.chat is not None and before.frames else None
-            draft = read_draft(settings[list(FIELDS).index("drafter")])
-            comparison = Comparison(chosen, option, config, last, draft)
-            if where not in scopes:
-                raise ValueError("choose one of the scopes")
-            state.runs.begin(session, number)
-            prompts = 1 if where == ON_QUESTION else int(where.split()[0])
-            found = compared(state, comparison, questions(where, path, asked, state))
-            yield from _views(state, session, number, found, prompts)
-        except ValueError as refusal:
-            gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
-        finally:
-            state.runs.end(session, number)
+        yield from _run(state, session_of(request), number, path, asked, values)
 
     def halt(request: gr.Request) -> None:
         state.runs.stop(session_of(request))
 
-    outputs = [words, table, chart, doubt_line, doubt, races]
-    values = [ticket, inputs.picture, inputs.question, kind, knob, scope, *controls]
+    outputs = [words, table, details, about, text, chart, one, races, doubts]
+    values = [ticket, *stage[1:], kind, knob, scope, *controls]
     begun = start.click(ask, None, [ticket, start, stop], **QUICK)
     computed = begun.then(
         run, values, outputs, concurrency_id=COMPUTE, concurrency_limit=1, trigger_mode="multiple",
@@ -281,7 +287,9 @@ def _compare(state: PageState, inputs: MeasureInputs, controls: list[Any]) -> No
     )  # fmt: skip
     computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
     stop.click(halt, None, None, **QUICK)
-    table.select(_open_row, races, inputs.player, **QUICK).then(
+    save.click(None, text, None, js=DOWNLOAD, api_visibility="private")
+    gr.on([one.change, doubts.change], _doubts_of, [one, doubts], [doubt_line, doubt], **QUICK)
+    table.select(_open_row, races, stage[0], **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
 
@@ -294,44 +302,59 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
     return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
 
 
-def _views(
-    state: PageState, session: str, number: int, compared: Generator[list[Row] | None], prompts: int
+def _run(
+    state: PageState, session: str, number: int, path: str | None, asked: str, values: Sequence[Any]
 ) -> Generator[tuple[Any, ...]]:
-    """Yield what Compare shows after each prompt, until it is stopped or its time is over."""
-    last = time.monotonic() + state.limits.seconds_per_run
-    with closing(compared):
-        for rows in compared:
-            if state.runs.state(session, number) != "on":
-                return
-            if time.monotonic() > last:
-                gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
-                return
+    """Compare what the controls say, and yield what is found after each prompt; a refusal is one line."""
+    kind, knob, where, *settings = values
+    try:
+        config = read_settings(settings, state.limits)
+        before = state.chats.dialogue(session)
+        last = before.last.trace.config if before is not None and before.last is not None else None
+        draft = read_draft(settings[list(FIELDS).index("drafter")])
+        comparison = Comparison(kind, knob, config, last, draft)
+        prompts = 1 if where == ON_QUESTION else int(where.split()[0])
+        found = compared(state, comparison, questions(where, path, asked, state))
+        bounded = Bounded(found, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
+        for rows in bounded:
             if rows:
-                yield _shown(rows, prompts)
+                yield _shown(rows, prompts, comparison)
+        if bounded.outcome == "deadline":
+            gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
+    except ValueError as refusal:
+        gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
+    finally:
+        state.runs.end(session, number)
 
 
-def _shown(rows: Sequence[Row], prompts: int) -> tuple[Any, ...]:
-    doubts = Doubts.of([trace for row in rows for trace in row.runs])
-    races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]]
-    speeds = [(row.name, *row.speed()) for row in rows]
+def _shown(rows: Sequence[Row], prompts: int, asked: Comparison) -> tuple[Any, ...]:
+    names = [row.name for row in rows]
+    about = "".join(f"- **{name}**: {RULE_CHOICES[name].help}\n" for name in names if name in RULE_CHOICES)
+    table = gr.update(value=[list(row.cells()) for row in rows], visible=True)
+    speeds = speed_chart([(row.name, *row.speed()) for row in rows], asked.knob if asked.kind == "One knob" else "")
     return (
-        comparison_words(rows, prompts), gr.update(value=[list(row.cells()) for row in rows], visible=True),
-        gr.update(value=speed_chart(speeds), visible=True),
-        f"### Doubt against acceptance, of all these runs\n{doubt_words(doubts)}",
-        gr.update(value=doubt_chart(doubts), visible=True), races,
+        comparison_words(rows, prompts), table, gr.update(visible=True),
+        f"{about}\n95 %: bootstrap over prompts. A row opens its last run on the stage.", comparison_csv(rows), speeds,
+        gr.update(choices=names, value=names[0]), [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]],
+        {row.name: Doubts.of(row.runs) for row in rows},
     )  # fmt: skip
+
+
+def _doubts_of(name: str | None, doubts: dict[str, Doubts]) -> tuple[str, Any]:
+    """Return words and chart of one variant's doubt, of the first where the name is of an earlier comparison."""
+    shown = doubts.get(str(name)) or next(iter(doubts.values()), Doubts(()))
+    return doubt_words(shown), doubt_chart(shown)
 
 
 def _pays() -> None:
     """Build "Does it pay on my GPU?": three numbers, one sentence, where they come from, and how to try it there."""
     first, card = next(iter(pays.MODELS)), next(iter(pays.CARDS))
 
-    def say(model: str, gpu: str, milliseconds: float, cost: float, tau: float) -> tuple[str, str, str]:
-        given = milliseconds, cost, tau
-        if not all(isinstance(one, int | float) and one > 0 for one in given):
-            line = "Three numbers above 0, please."
-        else:
-            line = pays.verdict(*given, pays.MODELS[model].draft)
+    def say(model: str, gpu: str, *typed: float | None) -> tuple[str, str, str]:
+        given = [one or 0.0 for one in typed]
+        empty = [name for name, one in zip(pays.FIELDS, given, strict=True) if one <= 0]
+        known = pays.numbers(model, gpu)
+        line = f"Please fill in, above 0: {', '.join(empty)}." if empty else pays.verdict(given, known)
         return f"## {line}", pays.assumptions(model, gpu, given), pays.start_lines(model)
 
     with gr.Row(elem_classes="measure", elem_id="pays"):
@@ -339,18 +362,12 @@ def _pays() -> None:
             gr.Markdown("## Does it pay on my GPU?")
             model = gr.Dropdown(list(pays.MODELS), value=first, label="Model")
             gpu = gr.Dropdown(list(pays.CARDS), value=card, label="GPU")
-            token, cost, tau = (
-                gr.Number(value, label=label, minimum=0)
-                for value, label in zip(
-                    pays.numbers(first, card),
-                    ("One token alone, ms", f"A pass over {pays.GUESSES} tokens costs, times one", "Tokens a pass, τ"),
-                    strict=True,
-                )
-            )
+            named = zip(pays.FIELDS, pays.numbers(first, card), strict=True)
+            numbers = [gr.Number(value, label=label, minimum=0) for label, value in named]
         with gr.Column(scale=5, min_width=320):
             start = say(first, card, *pays.numbers(first, card))
             sentence, sources = gr.Markdown(start[0], elem_classes="verdict"), gr.Markdown(start[1])
             command = gr.Textbox(start[2], label="Start with it there", interactive=False, buttons=["copy"])
-    fields = [model, gpu, token, cost, tau]
-    gr.on([model.change, gpu.change], pays.numbers, [model, gpu], [token, cost, tau], **QUICK)
-    gr.on([token.change, cost.change, tau.change], say, fields, [sentence, sources, command], **QUICK)
+    gr.on([model.change, gpu.change], pays.numbers, [model, gpu], numbers, **QUICK)
+    changes = [one.change for one in numbers]
+    gr.on(changes, say, [model, gpu, *numbers], [sentence, sources, command], **QUICK)

@@ -1,12 +1,14 @@
-"""The whole page: the stage with its native column, and the tab Measure."""
+"""The whole page: the stage with its native column, the tab Measure, and what its events do."""
 
 from __future__ import annotations
 
 import html
 import json
+import random
 import tempfile
+from collections.abc import Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -15,29 +17,32 @@ from typing import Any, Final
 import gradio as gr
 
 from specllava.files import SPLITS, scene_images
+from specllava.models.images import is_animated, open_image
 from visual.page.api import connect_api
-from visual.page.handlers import FIRST_QUESTION, NEW, Handlers, picture_path, shown_frames
-from visual.page.measure import MeasureInputs, measure_tab
-from visual.page.run import COMPUTE
-from visual.page.settings import FIELDS
+from visual.page.measure import measure_tab
+from visual.page.run import COMPUTE, PICTURE_PIXELS, Asked, refusal_line, run_frames, session_of
+from visual.page.settings import FIELDS, read_draft, read_settings
 from visual.page.state import PageState
-from visual.player.frames import waiting_frames
+from visual.player.frames import data_address, grounding_frames, race_frames, waiting_frames
 from visual.player.labels import counted
-from visual.player.recorded import titles
+from visual.player.recorded import Recorded, read_recorded, titles
 from visual.player.saved_page import PLOTLY_JS, STATIC, TITLE, TOY, catalog, halves, script, static_text
 
-SUGGESTED: Final = {  # by family of pairs, and by what the chip says
-    "toy": {
-        "Describe it": "Describe this image in detail.",
-        "Tell a story": "Tell me a story about this picture.",
-        "Count things": "How many objects are there?",
-    },
-    "smol": {
-        "Tell a story": "Tell me a story.",
-        "A poem": "Write a poem about this.",
-        "Count things": "How many objects are there?",
-    },
+SUGGESTED: Final = {  # by what the chip says
+    "Describe it": "Describe this image in detail.",
+    "Tell a story": "Tell me a story about this picture.",
+    "Count things": "How many objects are there?",
 }
+FIRST_QUESTION: Final = "Describe this image in detail."
+STRANGE: Final = (
+    "A strange scene: it has a thing in a colour in which training never showed it. Ask about it, and press Run."
+)
+NEW: Final = "A scene that neither model has answered about. Ask about it, and press Run."
+PHOTO: Final = (
+    "Your picture. These models have seen nothing but toy scenes, so they will talk nonsense about it; watch that both"
+    " talk the same nonsense. Press Run."
+)
+OWN_PICTURE: Final = "Your picture. Ask about it, and press Run."
 SHOWN_EXAMPLES: Final = 4
 NO_TOY: Final = "Both models look at the same picture and question; the answer is always the large one’s own."
 SECONDS_BETWEEN_POLLS: Final = 1.0  # of whether the models are loaded
@@ -48,13 +53,9 @@ const needed = () => trigger("needed");
 import(new URL(`gradio_api/file=${props.script}`, document.baseURI).href)
   .then((stage) => stage.startPage({ element, props, watch, server, ask, needed }));
 """
-RUNNING: Final = '<p class="running" role="status"></p>'
-SHOW_RUNNING: Final = """
-const place = element.querySelector(".running");
-const show = () => { place.textContent = props.value; };
-watch("value", show);
-show();
-"""
+
+
+Shown = tuple[Any, ...]  # values of player, picture and question
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Stage:
 
     @property
     def shown(self) -> list[Any]:
-        """What changes with the race or picture on show."""
+        """What changes with the race or picture on show, and what Measure reads."""
         return [self.player, self.picture, self.question]
 
 
@@ -99,7 +100,7 @@ def build_page(state: PageState) -> gr.Blocks:
             with gr.Tab("Stage"):
                 stage = _stage(state)
             with gr.Tab("Measure"):
-                controls = measure_tab(state, MeasureInputs(stage.picture, stage.question, stage.player))
+                controls = measure_tab(state, stage.shown)
         _connect(Handlers(state), page, stage, controls)
         _connect_loading(page, stage.running, controls[list(FIELDS).index("nodes")], state.loading)
         connect_api(page, state)
@@ -123,7 +124,7 @@ def _stage(state: PageState) -> Stage:
                 max_length=state.limits.prompt_characters, elem_id="question", placeholder="Ask about the picture",
             )  # fmt: skip
             with gr.Row(elem_classes="chips"):
-                for name, suggestion in SUGGESTED.get(state.preset.split("-")[0], {}).items():
+                for name, suggestion in SUGGESTED.items():
                     chip = gr.Button(name, size="sm", elem_classes="chip", min_width=40)
                     chip.click(None, None, question, js=f"() => {json.dumps(suggestion)}", api_visibility="private")
             with gr.Row(elem_classes="actions"):
@@ -133,9 +134,7 @@ def _stage(state: PageState) -> Stage:
             before, _, after = TOY.partition(":")
             toy = f"<b>{before}:</b>{after}" if state.is_toy else NO_TOY
             _constant(f'<p class="toy">{toy}</p>', "toy")
-            running = gr.HTML(
-                "", html_template=RUNNING, js_on_load=SHOW_RUNNING, apply_default_css=False, elem_id="running"
-            )
+            running = _constant('<p class="running" role="status">{{value}}</p>', "running")
     return Stage(player, picture, question, run, stop, follow, examples, scene, upload, running)
 
 
@@ -181,13 +180,14 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     inputs = [ticket, stage.picture, stage.question, *controls]
     for clicks, follow in (([stage.run.click, stage.question.submit], False), ([stage.follow.click], True)):
         begun = gr.on(clicks, handlers.ask, None, [ticket, *buttons], trigger_mode="multiple", **QUICK)
-        computed = begun.then(handlers.run(follow), inputs, stage.player, trigger_mode="multiple", **computes)
+        given = [gr.State(follow), *inputs]
+        computed = begun.then(handlers.run, given, stage.player, trigger_mode="multiple", **computes)
         computed.then(handlers.finish, None, buttons, **QUICK)
         computed.failure(handlers.refuse, None, [*buttons, stage.running], **QUICK)
     stage.stop.click(handlers.stop, None, None, **QUICK)
     stage.player.open(handlers.opened, None, stage.shown, **QUICK)
     for button, race in zip(stage.examples, handlers.state.recorded, strict=False):
-        button.click(handlers.example(race.name), None, stage.shown, **QUICK)
+        button.click(handlers.example, gr.State(race.name), stage.shown, **QUICK)
     stage.scene.click(handlers.new_scene, None, stage.shown, **QUICK)
     warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
     stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **warns)
@@ -230,3 +230,162 @@ def loaded(loading: Future[Any]) -> str:
         return "Recorded runs only: the models could not be loaded."
     info = loading.result().info
     return f"{info.pair} on {info.device.upper()}, {info.dtype}, {counted(info.threads, 'thread')}"
+
+
+# --- what events do: open a race, show a picture that waits, run, stop, measure what needed it ---
+
+
+@cache
+def _drawn(path: Path) -> str:
+    return data_address(open_image(path))
+
+
+def picture_path(race: Recorded | None, turn: int = -1) -> str | None:
+    """Return the path of the picture of a race, or of one turn of a dialogue."""
+    picture = race.pictures[turn] if race is not None else None
+    return str(picture) if picture else None
+
+
+def shown_frames(state: PageState, race: Recorded, turn: int | None = None) -> list[str]:
+    """Make the frames of a race that was run before; the page's first example is told in beats first."""
+    own = state.races.get(race.name) is race
+    pictures = [_drawn(picture) if picture else None for picture in race.pictures]
+    source = "recorded run" if own else f"from {race.name}.json"
+    toured = race is next(iter(state.recorded), None)
+    return race_frames(race, source, pictures, race.name if own else None, turn, toured)
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """Handlers of one page's events. Gradio gives the request by its annotation."""
+
+    state: PageState
+    made: dict[tuple[str, int | None], list[str]] = field(default_factory=dict)  # frames of recorded races
+
+    def begin(self, request: gr.Request) -> None:
+        """Let a new visitor's follow-up go on from the race that the page opens with."""
+        self.state.chats.show(request.session_hash or "", self.state.first)
+
+    def leave(self, request: gr.Request) -> None:
+        """Forget a visitor who is gone."""
+        self.state.runs.leave(request.session_hash or "")
+        self.state.chats.leave(request.session_hash or "")
+
+    def opened(self, event: gr.EventData, request: gr.Request) -> Shown:
+        """Open the recorded race, and the turn, that the player asks for."""
+        asked = event._data if isinstance(event._data, dict) else {}
+        return self._open(str(asked.get("race", "")), asked.get("turn"), request)
+
+    def example(self, name: str, request: gr.Request) -> Shown:
+        """Open the recorded race of a thumbnail."""
+        return self._open(name, None, request)
+
+    def _open(self, name: str, turn: Any, request: gr.Request) -> Shown:
+        race = self.state.races.get(name)
+        if race is None:
+            raise gr.Error(f"There is no recorded run {name[:40]!r}.", print_exception=False)
+        turns = len(race.turns)
+        at = min(max(turn, 0), turns - 1) if isinstance(turn, int) else turns - 1
+        key = (name, at if turns > 1 and turn is not None else None)
+        if key not in self.made:
+            self.made[key] = shown_frames(self.state, race, key[1])
+        self._replace(request, race)
+        return self.made[key], picture_path(race, at), race.turns[at].prompt
+
+    def _replace(self, request: gr.Request, race: Recorded | None) -> None:
+        """End a visitor's run and let the next follow-up go on from a race, ``None``: from nothing."""
+        self.state.runs.leave(request.session_hash or "")
+        self.state.chats.show(request.session_hash or "", race)
+
+    def new_scene(self, request: gr.Request) -> Shown:
+        """Show one of the scenes that ship."""
+        split = random.choice(SPLITS)
+        path = str(random.choice(scene_images(split)))
+        return self._waits(request, path, "", STRANGE if split == "held-out" else NEW)
+
+    def uploaded(self, path: str | None, asked: str, request: gr.Request) -> Shown:
+        """Show an uploaded picture, or a race file; what cannot be used is said and changes nothing."""
+        try:
+            return self._read(path, asked, request)
+        except ValueError as refusal:
+            gr.Warning(f"This file cannot be used: {refusal}")
+            return gr.skip(), gr.skip(), gr.skip()
+
+    def _read(self, path: str | None, asked: str, request: gr.Request) -> Shown:
+        if path is None:
+            raise ValueError("no file came")
+        file, limits = Path(path), self.state.limits
+        if file.suffix.lower() == ".json":
+            race = read_recorded(file, limits.trace_bytes)
+            frames = shown_frames(self.state, race)
+            self._replace(request, race)
+            if race.filled:
+                gr.Info(race.filled)
+            return frames, picture_path(race), race.turns[-1].prompt
+        size = file.stat().st_size
+        if size > limits.upload_bytes:
+            raise ValueError(f"it has {size:,} bytes, and at most {limits.upload_bytes:,} are read: make it smaller")
+        if is_animated(file):
+            gr.Info("The picture is animated: the models see its first frame.")
+        return self._waits(request, path, asked, PHOTO if self.state.is_toy else OWN_PICTURE)
+
+    def _waits(self, request: gr.Request, path: str, asked: str, sentence: str) -> Shown:
+        """Show a picture that waits for its question; the run before it ends, and so does its dialogue."""
+        address = data_address(open_image(path, PICTURE_PIXELS, self.state.limits.pixels))
+        self._replace(request, None)
+        question = asked if asked.strip() else FIRST_QUESTION
+        return waiting_frames(address, question, sentence, "picture"), path, question
+
+    def ask(self, request: gr.Request) -> tuple[Any, ...]:
+        """Count a run that a visitor asks for, past the queue: it ends the one before. Run turns to Stop."""
+        number = self.state.runs.ask(session_of(request))
+        return number, gr.update(visible=False), gr.update(visible=True)
+
+    def run(
+        self, request: gr.Request, follow: bool, number: int, path: str | None, asked: str | None, *values: Any
+    ) -> Generator[Any]:
+        """Race on Run or Follow up."""
+        session, question = session_of(request), (asked or "").strip()
+        try:
+            draft = read_draft(values[list(FIELDS).index("drafter")])
+            config = read_settings(values, self.state.limits)
+            if not question:
+                raise ValueError("the question is empty")
+        except ValueError as refusal:
+            self.state.runs.end(session, number)
+            gr.Warning(f"This cannot run: {refusal_line(refusal)}")
+            return
+        yield from run_frames(self.state, Asked(session, number, path, question, config, draft, follow))
+
+    def finish(self, request: gr.Request) -> tuple[Any, ...]:
+        """Turn Stop to Run, unless a newer run is on."""
+        on = self.state.runs.is_on(request.session_hash or "")
+        return gr.update(visible=not on), gr.update(visible=on)
+
+    def stop(self, request: gr.Request) -> None:
+        """Stop a visitor's run; what it has so far stays."""
+        self.state.runs.stop(request.session_hash or "")
+
+    def refuse(self, request: gr.Request) -> tuple[Any, ...]:
+        """Say that the queue is full: only the browser learns of it."""
+        self.state.runs.leave(request.session_hash or "")
+        line = f"This did not run: {self.state.limits.waiting} runs are waiting already. Try again in a minute."
+        return gr.update(visible=True), gr.update(visible=False), line
+
+    def needed(self, request: gr.Request) -> Generator[Any]:
+        """Measure which words of the run on the stage needed the picture."""
+        from specllava.scoring import ground
+
+        dialogue, measured = self.state.chats.dialogue(request.session_hash or ""), None
+        try:
+            if dialogue is None or dialogue.last is None or len(dialogue.turns) != 1:
+                raise ValueError("it is measured of the first question of a dialogue that was run here")
+            turn = dialogue.last
+            for trace in ground(self.state.pair(dialogue.draft), turn.media, turn.text, turn.trace):
+                measured = trace
+                yield gr.skip()
+        except ValueError as refusal:
+            gr.Warning(f"This cannot be measured: {refusal}")
+            return
+        if measured is not None:
+            yield [*dialogue.frames, *grounding_frames(measured)]

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,7 +37,8 @@ OUT_OF_MEMORY: Final = (
     "This machine ran out of memory. Please ask for fewer new tokens or fewer guesses, or try again in a minute."
 )
 FAILED: Final = "Something went wrong and the run was stopped. Please try again."
-Outcome = Literal["finished", "stopped", "deadline", "closed", "left", "refused", "failed"]
+Ended = Ending | Literal["left"]
+Outcome = Ended | Literal["refused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,6 @@ def run_frames(state: PageState, asked: Asked) -> Generator[list[str]]:
     try:
         if runs.state(asked.session, asked.number) != "on":
             return
-        runs.begin(asked.session, asked.number)
         outcome, last = yield from _race(state, asked)
     except (ValueError, gr.Error) as refusal:
         outcome = "refused"
@@ -102,65 +102,60 @@ def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Ou
     shown = data_address(images[0]) if images else None
     lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
     made = FrameList("live run", live=True, picture=shown, lanes=lanes, absent=absent, before=before)
-    race = RaceFrames(made, pair.collect, lambda: state.runs.state(asked.session, asked.number))
-    outcome = yield from race.frames(events, state.limits.seconds_per_run)
-    if outcome != "left":
-        state.chats.keep_frames(asked.session, made.frames)
-    speculative = race.traces.get(SPECULATIVE)
-    if outcome == "deadline":
+    race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(asked.session, asked.number))
+    traces = yield from draw_race(made, pair.collect, race)
+    dialogue = state.chats.dialogue(asked.session)
+    if race.outcome != "left" and dialogue is not None:
+        dialogue.frames = made.frames
+    speculative = traces.get(SPECULATIVE)
+    if race.outcome == "deadline":
         gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What is shown so far stays.")
     elif speculative is not None:
         advice = unused_draft(speculative.setting.draft, speculative.config.drafter, summarise([speculative]))
         if advice:
             gr.Warning(advice)
-    return outcome, race.traces
+    return race.outcome, traces
 
 
 @dataclass(eq=False)
-class RaceFrames:
-    """Frames of a race that is running.
+class Bounded:
+    """Events of a run until it is stopped, left or out of time; ``outcome`` is how they ended.
 
     Args:
-        collect: makes traces of the events so far.
         state: what became of the run meanwhile.
     """
 
-    made: FrameList
-    collect: Callable[[list[Any]], Mapping[str, DecodeTrace]]
+    events: Generator[Any]
+    seconds: float
     state: Callable[[], RunState]
+    outcome: Ended = "finished"
 
-    def __post_init__(self) -> None:
-        self.past: list[Any] = []
+    def __iter__(self) -> Iterator[Any]:
+        last = time.monotonic() + self.seconds
+        with closing(self.events):
+            for event in self.events:
+                yield event
+                state = self.state()
+                if state != "on" or time.monotonic() > last:
+                    self.outcome = "deadline" if state == "on" else state
+                    return
 
-    @property
-    def traces(self) -> Mapping[str, DecodeTrace]:
-        """Traces so far, by lane."""
-        return self.collect(self.past)
 
-    def frames(self, events: Generator[Any], seconds: float) -> Generator[list[str], None, Outcome]:
-        """Draw events and yield frames, the end frame last, unless the run is no longer wanted. Return how it ended."""
-        started = shown = time.monotonic()
-        outcome: Outcome = "finished"
-        with closing(events):
-            for event in events:
-                self.past.append(event)
-                now, state = time.monotonic(), self.state()
-                if state != "on":
-                    outcome = state
-                    break
-                if now - started > seconds:
-                    outcome = "deadline"
-                    break
-                if now - shown >= SECONDS_PER_UPDATE:
-                    shown = now
-                    if frames := self.made.update(self.traces):
-                        yield frames
-        endings: dict[Outcome, Ending] = {"finished": "finished", "deadline": "deadline"}
-        if outcome != "left":
-            ending = endings.get(outcome, "stopped")
-            if frames := self.made.update(self.traces, ending):
+def draw_race(
+    made: FrameList, collect: Callable[[list[Any]], Mapping[str, DecodeTrace]], events: Bounded
+) -> Generator[list[str], None, Mapping[str, DecodeTrace]]:
+    """Yield frames of a race that runs, the end frame last, unless nobody wants it. Return its traces."""
+    past, shown = list[Any](), time.monotonic()
+    for event in events:
+        past.append(event)
+        if time.monotonic() - shown >= SECONDS_PER_UPDATE:
+            shown = time.monotonic()
+            if frames := made.update(collect(past)):
                 yield frames
-        return outcome
+    traces = collect(past)
+    if events.outcome != "left" and (frames := made.update(traces, events.outcome)):
+        yield frames
+    return traces
 
 
 def refusal_line(refusal: Exception) -> str:
@@ -233,7 +228,7 @@ def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[...,
         made = FrameList("live run", True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
         seconds = granted(path, question, config) - START - (time.monotonic() - began)
         events = pair.race(pair.lane(images, question, chosen).with_target_only())
-        yield from RaceFrames(made, pair.collect, lambda: "on").frames(events, seconds)
+        yield from draw_race(made, pair.collect, Bounded(events, seconds, lambda: "on"))
 
     lent: Callable[..., Generator[list[str]]] = gpu(duration=granted)(race)
     return lent

@@ -48,16 +48,9 @@ class Dialogue:
     frames: list[str] = field(default_factory=list)
 
     @property
-    def trace(self) -> DecodeTrace:
-        """The last answer that was given here."""
-        assert self.chat is not None  # frames come of a run
-        return self.chat.turns[-1].trace
-
-    @property
-    def media(self) -> tuple[Any, ...]:
-        """The pictures of the last question."""
-        assert self.chat is not None  # as above
-        return self.chat.turns[-1].media
+    def last(self) -> Any:
+        """The last turn that was run here, of a chat; ``None`` without one."""
+        return self.chat.turns[-1] if self.chat is not None and self.frames else None
 
     @property
     def turns(self) -> list[Turn]:
@@ -83,11 +76,6 @@ class Chats:
         """Return the dialogue of a session; ``None`` where it is no longer kept."""
         with self._lock:
             return self._dialogues.get(session)
-
-    def keep_frames(self, session: str, frames: list[str]) -> None:
-        """Note the frames of a session's last run."""
-        if (dialogue := self.dialogue(session)) is not None:
-            dialogue.frames = frames
 
     def leave(self, session: str) -> None:
         """Forget the dialogue of a session."""
@@ -150,14 +138,10 @@ def _turns(dialogue: Dialogue) -> list[Any]:
     race = dialogue.recorded
     if race is None:
         return []
-    if race.a is not None:
-        raise ValueError("a comparison of A and B has two answers to go on from: run one of them first")
-    if race.lead.turn:
-        raise ValueError(f"this run is turn {race.lead.turn + 1} of a dialogue whose other turns are not in its file")
+    if race.a is not None or race.lead.turn or any(one.image_name and one.image is None for one in race.turns):
+        raise ValueError("this file lacks turns or a picture to go on from: choose a picture and press Run")
     turns = []
     for one in race.turns:
-        if one.image_name and one.image is None:
-            raise ValueError("this run came without its picture: choose a picture and press Run")
         media: tuple[Image.Image, ...] = (open_image(one.image),) if one.image else ()
         alone: DecodeTrace | None = one.target_only if one.speculative else None
         turns.append(Turn(one.prompt, media, one.lead, alone))
@@ -165,7 +149,7 @@ def _turns(dialogue: Dialogue) -> list[Any]:
 
 
 log = logging.getLogger("specllava.page")
-RunState = Literal["on", "stopped", "left", "closed"]
+RunState = Literal["on", "stopped", "left"]
 MOST_SESSIONS: Final = 10_000  # whose runs are counted; those that asked longest ago are forgotten
 LentRace = Callable[..., Generator[list[str]]]
 
@@ -174,10 +158,8 @@ LentRace = Callable[..., Generator[list[str]]]
 class Runs:
     """Which run of each session is its latest, and whether it was stopped. Handlers share it across threads."""
 
-    _latest: dict[str, int] = field(default_factory=dict)
-    _stopped: dict[str, int] = field(default_factory=dict)
-    _on: set[tuple[str, int]] = field(default_factory=set)
-    _closed: bool = False
+    _latest: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    _stopped: set[int] = field(default_factory=set)
     _count: int = 0
     _lock: Lock = field(default_factory=Lock)
 
@@ -185,47 +167,34 @@ class Runs:
         """Count a run that a session asks for, which ends the one before it. Return its number."""
         with self._lock:
             self._count += 1
-            self._latest.pop(session, None)
             self._latest[session] = self._count
+            self._latest.move_to_end(session)
             while len(self._latest) > MOST_SESSIONS:
-                self._latest.pop(next(iter(self._latest)))
+                self._latest.popitem(last=False)
             return self._count
-
-    def begin(self, session: str, number: int) -> None:
-        """Note that a run computes."""
-        with self._lock:
-            self._on.add((session, number))
 
     def end(self, session: str, number: int) -> None:
         """Note that a run has ended, or was never begun."""
         with self._lock:
-            self._on.discard((session, number))
+            self._stopped.discard(number)
             if self._latest.get(session) == number:
                 del self._latest[session]
-            self._stopped.pop(session, None)
 
     def stop(self, session: str) -> None:
         """Stop the run of a session; what it has so far stays."""
         with self._lock:
             if session in self._latest:
-                self._stopped[session] = self._latest[session]
+                self._stopped.add(self._latest[session])
 
     def leave(self, session: str) -> None:
         """End the run of a session that wants something else, or is gone."""
         with self._lock:
-            self._latest.pop(session, None)
-
-    def close(self) -> None:
-        """Stop every run: the server ends."""
-        with self._lock:
-            self._closed = True
+            self._stopped.discard(self._latest.pop(session, 0))
 
     def state(self, session: str, number: int) -> RunState:
         """Return what became of a run."""
         with self._lock:
-            if self._closed:
-                return "closed"
-            if self._stopped.get(session) == number:
+            if number in self._stopped:
                 return "stopped"
             return "on" if self._latest.get(session) == number else "left"
 
@@ -233,12 +202,6 @@ class Runs:
         """Return whether a session waits for a run."""
         with self._lock:
             return session in self._latest
-
-    @property
-    def empty(self) -> bool:
-        """Whether no run computes."""
-        with self._lock:
-            return not self._on
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,15 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from specllava.metrics import compare, saved_tokens
+from specllava.metrics import compare
 from specllava.race_file import dialogue_json, race_json
 from specllava.token_text import TextJoiner, shorten_bytes
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, Grounding, StepTrace
 from visual.player.labels import counted, strip_bidi, token_label
-from visual.player.node_table import nodes_csv
 from visual.player.recorded import Recorded
-from visual.player.sentences import announcement, headline, node_words, phase_words, running_note
+from visual.player.sentences import announcement, headline, node_words, phase_words
 from visual.player.tour import Tour, picture_nodes, tour_step
-from visual.player.tree import StepTree
+from visual.player.tree import StepTree, nodes_csv
 
 Ending = Literal["finished", "stopped", "deadline"]
 Turn = tuple[str, str]  # question and answer
@@ -93,7 +92,6 @@ class FrameList:
         self._add(
             "run", id=uuid.uuid4().hex, **self._opening, question=strip_bidi(lead.prompt), lanes=self._lanes,
             before=[[strip_bidi(question), strip_bidi(answer)] for question, answer in self._before],
-            note=strip_bidi(running_note(lead)),
         )  # fmt: skip
         for lane in self._lanes:
             prefill = traces[lane].prefill
@@ -119,7 +117,7 @@ class FrameList:
         alone = traces.get(TARGET_ONLY) if self._lead != TARGET_ONLY else None
         return {
             "tree": tree.data(picture_nodes(trace, number)), "phases": phase_words(trace, step, alone),
-            "lines": node_words(tree), "cached": cached, "draws": draws_of(trace, step),
+            "lines": node_words(tree), "cached": cached, "draws": [_draw(trace, draw) for draw in step.draws],
         }  # fmt: skip
 
     def _words(self, lane: str, trace: DecodeTrace, tokens: Sequence[int], accepted: int | None) -> list[list[str]]:
@@ -148,7 +146,7 @@ class FrameList:
             beats = Tour(alone, together, tour_step(together)).beats() if has_tour else None
         self._add(
             "end", ending=ending, headline=words.data(), announce=strip_bidi(announcement(words, together)),
-            parted=same.position if parted and same else None, show=instructive_step(lead), beats=beats,
+            parted=same.position if parted and same else None, beats=beats,
             file=race_json(alone, together, lead.image), csv=nodes_csv(lead),
         )  # fmt: skip
         self.frames += grounding_frames(lead)
@@ -164,7 +162,7 @@ def waiting_frames(picture: str | None, question: str, sentence: str, source: st
     """Make the frames of a picture that waits for its question: the stage without a run."""
     return [frame_json({
         "kind": "run", "id": uuid.uuid4().hex, "source": source, "live": False, "picture": picture, "race": None,
-        "turn": None, "question": strip_bidi(question), "lanes": [], "before": [], "note": "", "waits": sentence,
+        "turn": None, "question": strip_bidi(question), "lanes": [], "before": [], "waits": sentence,
     })]  # fmt: skip
 
 
@@ -205,19 +203,6 @@ def _lanes(race: Recorded) -> dict[str, DecodeTrace]:
     return {lane: trace for lane, trace in ((TARGET_ONLY, alone), (SPECULATIVE, together)) if trace is not None}
 
 
-def instructive_step(trace: DecodeTrace) -> int:
-    """Return the step to open a recorded run with: one that a second branch saved, long, of a tree that forks once."""
-
-    def interest(index: int) -> tuple[bool, bool, float]:
-        step = trace.steps[index]
-        forks = [node for node, children in enumerate(step.tree.children()) if len(children) > 1]
-        middle = 1 - abs(2 * index / len(trace.steps) - 1)
-        plain = len(forks) == 1 and forks[0] > 0  # the draft is sure first, then it wavers
-        return saved_tokens(step) > 0, plain, min(len(step.verification.accepted), 8) + middle
-
-    return max(range(len(trace.steps)), key=interest, default=0)
-
-
 # --- parts --------------------------------------------------------------------------------------
 
 
@@ -235,12 +220,8 @@ def data_address(picture: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def draws_of(trace: DecodeTrace, step: StepTrace) -> list[dict[str, object]]:
-    """Return an entry for each number that a sampling verifier drew, in order, with words instead of token ids."""
-    return [_draw(trace, draw) for draw in step.draws]
-
-
 def _draw(trace: DecodeTrace, draw: Draw) -> dict[str, object]:
+    """Return a number that a sampling verifier drew, with words instead of token ids."""
     word = token_label(trace, draw.token)
     if draw.acceptance is None:
         say = f"The large model drew {draw.uniform:.2f}, which falls on “{word}”."

@@ -13,21 +13,7 @@ BIDI_CONTROLS: Final = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x2
 VISIBLE: Final = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 END_MARK: Final = "end"
 MARKS: Final = frozenset(".,:;!?…")
-NUMBERS: Final = (
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 def token_label(trace: DecodeTrace, token: int, max_characters: int = 24) -> str:

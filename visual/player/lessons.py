@@ -15,11 +15,12 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from specllava.config import one_line
-from specllava.metrics import pass_ratio, summarise
+from specllava.metrics import pass_ratio, speedup, summarise
 from specllava.trace import DecodeTrace, Grounding, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, token_label, word_after, word_at
 from visual.player.recorded import Recorded, read_recorded
-from visual.player.sentences import Segments, Words, family_of, first_doubt, plain, text_of
+from visual.player.sentences import Segments, Words, family_of, first_doubt, listed, plain
+from visual.player.tour import chain_of, first_position
 
 LESSONS: Final[dict[str, tuple[str, ...]]] = {  # by title: names of what was recorded
     "why a large model is slow": ("why",),
@@ -136,15 +137,18 @@ def _why(one: Example) -> Answered:
     alone = one.race.target_only
     if alone is None:
         raise ValueError(f"the lesson {one.record.name} needs a target-only lane")
-    passes, tokens = len(alone.steps), counted(len(alone.token_ids), "token")
+    at, passes = first_position(one.trace, one.record.step), len(alone.steps)
+    chain = {"name": "chain", **chain_of(alone, at)}
     return Answered(
-        plain(f"Each block of the upper bar is one pass of the large model: {passes} for {tokens}. Why so many?"),
+        plain(f"Each block is one pass of the large model: {passes} for {len(alone.token_ids)} tokens. Why so many?"),
         plain(
-            "It writes one token per pass, and the next pass needs the token before it. Below,"
+            "It writes one token per pass, and the next pass needs the token before it. In the lower bar"
             f" {counted(len(one.trace.steps), 'pass')} check many guesses each."
         ),
         "Reading picture and question gave the first token.",
-    )
+        asked={**chain, "passes": at - 1}, shown=chain, keys=(("large", "block"), ("large", "block", "alone")),
+        phases=("alone", "guess"),
+    )  # fmt: skip
 
 
 def _chain(one: Example) -> Answered:
@@ -181,10 +185,7 @@ def _wrong(one: Example) -> Answered:
 def _doubt(one: Example) -> Answered:
     family = family_of(one.step, one.fork)[:3]
     nats = one.step.tree.entropies[one.fork] or 0.0
-    named: Segments = []
-    for number, node in enumerate(family):
-        joint = "" if not number else " or " if number == len(family) - 1 else ", "
-        named += [["", joint], ["b", one.word(node)], ["num", one.chance(node)]]
+    named = listed([[["b", one.word(node)], ["num", one.chance(node)]] for node in family], "or")
     return Answered(
         [["", "Before one word the small model wavers: "], *named,
          ["", ". Where does one see its doubt before anything is checked?"]],
@@ -219,7 +220,7 @@ def _pass(one: Example) -> Answered:
         plain(
             "By what each guess may look at, the attention mask: the text so far, its own ancestors and itself."
         ),
-        "Every row is one guess; the filled fields are what it sees. So each is judged as if it alone followed.",
+        "Rows and columns: the guesses, numbered alike. Filled: seen. So each is judged as if it alone followed.",
         asked={"name": "pass"}, shown={"name": "mask"}, keys=(("large", "guess"), ("sees",)), phases=("check", "check"),
     )  # fmt: skip
 
@@ -300,9 +301,11 @@ def _pays(one: Example) -> Answered:
     cost = math.nan if one.race.target_only is None else pass_ratio(summarise([one.race.target_only]), totals)
     drafting = "" if math.isnan(share) else f" ({100 * share:.0f} % of the time)"
     more = "" if math.isnan(cost) else f", which take {cost:.1f} times as long as over one"
+    ratio = math.nan if one.race.target_only is None else speedup(summarise([one.race.target_only]), totals)
+    only = "" if math.isnan(ratio) else f" but {ratio:.1f} times"
     return Answered(
         plain(
-            f"{totals.tau:.1f} tokens a pass, and yet the answer did not come {totals.tau:.1f} times as fast."
+            f"{totals.tau:.1f} tokens a pass, and yet the answer did not come {totals.tau:.1f} times as fast{only}."
             " Where did the rest go?"
         ),
         plain(f"Into drafting{drafting}, and into passes over many tokens{more}."),
@@ -356,12 +359,6 @@ class Lesson:
             ValueError: a race does not show what its question is about.
         """
         return {"title": self.title, "stops": [WORDS[one.record.name](one).data(one) for one in self.examples]}
-
-    @property
-    def text(self) -> list[tuple[str, str]]:
-        """Questions and answers as plain text."""
-        asked = (WORDS[one.record.name](one) for one in self.examples)
-        return [(text_of(one.question), text_of(one.answer)) for one in asked]
 
 
 _INDEX: TypeAdapter[tuple[LessonRecord, ...]] = TypeAdapter(tuple[LessonRecord, ...])

@@ -43,13 +43,10 @@ def check_lane(lane: str, trace: DecodeTrace) -> None:
         ValueError: one line that begins with ``lane``, its name.
     """
     setting = trace.setting
+    draws = [draw for step in trace.steps for draw in step.draws]
     sizes = (
         *_sizes(trace.steps),
-        (
-            "tokens in one draw",
-            max((len(draw.tokens) for step in trace.steps for draw in step.draws), default=0),
-            MAX_DRAW_TOKENS,
-        ),
+        ("tokens in one draw", max((len(draw.tokens) for draw in draws), default=0), MAX_DRAW_TOKENS),
         ("nodes in one tree", max((len(step.tree) for step in trace.steps), default=0), MAX_TREE),
         ("characters of prompt", len(trace.prompt), MAX_PROMPT_CHARACTERS),
         ("characters in one token", max(map(len, trace.texts.values()), default=0), MAX_TOKEN_CHARACTERS),
@@ -70,15 +67,6 @@ def check_lane(lane: str, trace: DecodeTrace) -> None:
             if odd is not None:
                 side = f"above {round(high)}" if odd > high else f"below {round(low)}"
                 raise ValueError(f"{lane}, step {number}: {what} of {odd:g} is {side}")
-
-
-def check_steps(whose: str, steps: Sequence[StepTrace]) -> None:
-    """Refuse more steps than can be drawn, of one lane or of all turns of a dialogue.
-
-    Raises:
-        ValueError: one line that begins with ``whose``.
-    """
-    _check(whose, _sizes(steps))
 
 
 def _sizes(steps: Sequence[StepTrace]) -> tuple[tuple[str, float, float], ...]:
@@ -158,34 +146,16 @@ class Recorded:
         return lead
 
     @property
-    def traces(self) -> tuple[DecodeTrace, ...]:
-        """The traces of all lanes and sides that there are."""
-        sides = (side.trace for side in (self.a, self.b) if side is not None)
-        return *(trace for trace in (self.target_only, self.speculative) if trace is not None), *sides
+    def lanes(self) -> dict[str, DecodeTrace]:
+        """The lanes and sides that there are, by their names in the file."""
+        sides = {name: side.trace for name, side in (("a", self.a), ("b", self.b)) if side is not None}
+        lanes = {"target_only": self.target_only, "speculative": self.speculative}
+        return {name: trace for name, trace in lanes.items() if trace is not None} | sides
 
     @property
     def prompt(self) -> str:
         """The question, the same in every lane."""
         return self.lead.prompt
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The contents of a race file."""
-
-    target_only: DecodeTrace | None = None
-    speculative: DecodeTrace | None = None
-    a: NamedTrace | None = None
-    b: NamedTrace | None = None
-    image: str | None = None
-    filled: str = ""
-
-    @property
-    def lanes(self) -> dict[str, DecodeTrace]:
-        """The lanes that there are, by their names in the file."""
-        sides = {name: side.trace for name, side in (("a", self.a), ("b", self.b)) if side is not None}
-        lanes = {"target_only": self.target_only, "speculative": self.speculative}
-        return {name: trace for name, trace in lanes.items() if trace is not None} | sides
 
 
 def load_recorded(folder: Path) -> tuple[Recorded, ...]:
@@ -237,23 +207,16 @@ def recorded_race(name: str, data: bytes) -> Recorded:
         ValueError: as :func:`read_recorded`.
     """
     _check_size(len(data), MAX_BYTES)
-    turns = _parse(data)
-    for parts in turns:
-        if len({trace.prompt for trace in parts.lanes.values()}) > 1:
+    turns = _parse(name, data)
+    for turn in turns:
+        if len({trace.prompt for trace in turn.lanes.values()}) > 1:
             raise ValueError("its lanes answer different prompts")
-        for lane, trace in parts.lanes.items():
+        for lane, trace in turn.lanes.items():
             check_lane(lane, trace)
     _check_dialogue(turns)
-    first, *later = (_recorded(name, number, parts) for number, parts in enumerate(turns))
-    return replace(first, later=tuple(later))
-
-
-def _recorded(name: str, turn: int, parts: _Parts) -> Recorded:
-    lanes = (parts.target_only, parts.speculative, parts.filled, parts.a, parts.b)
-    race = Recorded(name, None, *lanes)
+    first, *later = turns
     # A later turn's trace names every picture of the dialogue, a first one's its own.
-    named = parts.image or (race.lead.image if turn == 0 else None)
-    return replace(race, image_name=named or "")
+    return replace(first, image_name=first.image_name or first.lead.image or "", later=tuple(later))
 
 
 def _check_size(size: int, most: int) -> None:
@@ -261,13 +224,13 @@ def _check_size(size: int, most: int) -> None:
         raise ValueError(f"it has {size:,} bytes, and at most {most:,} are read")
 
 
-def _parse(data: bytes) -> list[_Parts]:
+def _parse(name: str, data: bytes) -> list[Recorded]:
     """Parse a race file into its turns: one, but for a dialogue."""
     document = parse_json(data)
     if not isinstance(document, dict):
         raise ValueError("it holds no JSON object")
     if "dialogue" not in document:
-        return [_parse_race(document)]
+        return [_parse_race(name, document)]
     races = document["dialogue"]
     if len(document) > 1 or not isinstance(races, list) or not all(isinstance(race, dict) for race in races):
         raise ValueError('a dialogue is {"dialogue": [race, …]}, and nothing else')
@@ -276,40 +239,41 @@ def _parse(data: bytes) -> list[_Parts]:
     turns = []
     for number, race in enumerate(races, start=1):
         try:
-            turns.append(_parse_race(race))
+            turns.append(_parse_race(name, race))
         except ValueError as error:
             raise ValueError(f"turn {number}: {error}") from error
     return turns
 
 
-def _check_dialogue(turns: Sequence[_Parts]) -> None:
+def _check_dialogue(turns: Sequence[Recorded]) -> None:
     """Refuse turns that do not follow one another, or hold more together than can be drawn."""
     if len(turns) < 2:
         return
-    for number, parts in enumerate(turns):
-        if parts.a is not None:
+    for number, turn in enumerate(turns):
+        if turn.a is not None:
             raise ValueError(f"turn {number + 1} is a comparison: a turn has a target_only or a speculative lane")
-        odd = next((trace.turn for trace in parts.lanes.values() if trace.turn != number), None)
+        odd = next((trace.turn for trace in turn.lanes.values() if trace.turn != number), None)
         if odd is not None:
             raise ValueError(f"turn {number + 1} was recorded as turn {odd + 1} of its dialogue")
     for lane in LANES:
-        steps = [step for parts in turns if lane in parts.lanes for step in parts.lanes[lane].steps]
-        check_steps(f"the dialogue's {lane}", steps)
+        steps = [step for turn in turns if lane in turn.lanes for step in turn.lanes[lane].steps]
+        _check(f"the dialogue's {lane}", _sizes(steps))
 
 
-def _parse_race(document: dict[str, Any]) -> _Parts:
+def _parse_race(name: str, document: dict[str, Any]) -> Recorded:
     if "steps" in document or "prefill" in document:
         trace = read_trace(document)
         filled = _name_filled({"the trace": document})
-        return _Parts(trace, filled=filled) if trace.config.drafter == "none" else _Parts(None, trace, filled=filled)
+        alone = trace.config.drafter == "none"
+        return Recorded(name, None, trace if alone else None, None if alone else trace, filled)
     unknown = [key for key in document if key not in KEYS]
     if unknown:
         raise ValueError(
             f"{short(unknown[0])} is {f'one of {len(unknown):,} keys' if len(unknown) > 1 else 'a key'} that no race"
             f" file has: known are {', '.join(KEYS)}; the file may be of a newer specllava that knows it"
         )
-    lanes = {name: document[name] for name in LANES if document.get(name) is not None}
-    sides = {name: _side(document[name], name) for name in SIDES if document.get(name) is not None}
+    lanes = {lane: document[lane] for lane in LANES if document.get(lane) is not None}
+    sides = {side: _side(document[side], side) for side in SIDES if document.get(side) is not None}
     if not lanes and not sides:
         raise ValueError("it has neither a target_only nor a speculative lane, nor the sides a and b")
     if sides and (len(sides) < len(SIDES) or "speculative" in lanes):
@@ -318,10 +282,13 @@ def _parse_race(document: dict[str, Any]) -> _Parts:
     image = document.get("image")
     if image is not None and not isinstance(image, str):
         raise ValueError(f"image = {short(image)}: it must be the name of a file")
-    traces = {name: read_trace(lane, name) for name, lane in lanes.items()}
-    named = {name: NamedTrace(side["name"], read_trace(side["trace"], f"{name}.trace")) for name, side in sides.items()}
-    filled = _name_filled(lanes | {name: side["trace"] for name, side in sides.items()})
-    return _Parts(traces.get("target_only"), traces.get("speculative"), named.get("a"), named.get("b"), image, filled)
+    traces = {key: read_trace(lane, key) for key, lane in lanes.items()}
+    named = {key: NamedTrace(side["name"], read_trace(side["trace"], f"{key}.trace")) for key, side in sides.items()}
+    filled = _name_filled(lanes | {key: side["trace"] for key, side in sides.items()})
+    return Recorded(
+        name, None, traces.get("target_only"), traces.get("speculative"), filled, named.get("a"), named.get("b"),
+        image or "",
+    )  # fmt: skip
 
 
 def _side(document: Any, where: str) -> dict[str, Any]:

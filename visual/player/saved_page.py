@@ -21,9 +21,7 @@ from visual.player.sentences import KEY
 STATIC: Final = Path(__file__).parents[1] / "static"
 PLOTLY_JS: Final = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 FAVICON: Final = STATIC / "favicon.png"
-SCRIPTS: Final = (
-    "race", "tree", "words", "text", "timeline", "inside", "spotlight", "stage", "save", "start",
-)  # fmt: skip
+SCRIPTS: Final = ("race", "tree", "words", "text", "spotlight", "stage", "start")
 TITLE: Final = "specllava: a draft's doubt grows a tree, one pass checks it"
 TOY: Final = (
     "A toy: a LLaVA of 17 million parameters that knows only scenes like these. It may talk nonsense; watch that both"
@@ -69,7 +67,7 @@ def halves() -> tuple[str, str]:
     """Return a saved page before and after its frames, about 5 MB in all."""
     parts = {
         "favicon": "data:image/png;base64," + base64.b64encode(FAVICON.read_bytes()).decode(),
-        "stylesheet": static_text("alone.css") + static_text("stage.css"),
+        "stylesheet": static_text("stage.css"),
         "stage": static_text("stage.html"),
         "script": script(),
         "plotly": PLOTLY_JS.read_text(encoding="utf-8"),

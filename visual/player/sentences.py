@@ -10,15 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specllava.metrics import (
-    Comparison,
-    compare,
-    judged_nodes,
-    pass_ratio,
-    saved_tokens,
-    speedup,
-    summarise,
-)
+from specllava.metrics import Comparison, compare, judged_nodes, pass_ratio, saved_tokens, speedup, summarise
 from specllava.trace import NO_DRAFT, DecodeTrace, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, word_after, word_at
 from visual.player.tree import StepTree
@@ -30,7 +22,8 @@ SMALL = "The small model"
 VERDICTS = ("large", "accepted", "refused", "never", "alone")
 KEY = {  # words of the legend; an entry appears with its first use
     "large": "large model", "guess": "guess of the small model", "doubt": "full: sure, hollow: in doubt",
-    "block": "one block: one pass", "accepted": "small model, accepted", "refused": "refused", "never": "never reached",
+    "block": "one block: one pass; the prompt gave the first token", "accepted": "small model, accepted",
+    "refused": "refused", "never": "never reached",
     "same": "the large model’s own word there: equal, or another", "alone": "the large model alone, in the same time",
     "seen": "at least ten times less likely with a grey picture",
     "sees": "what each guess sees", "kept": "columns that stay", "dropped": "columns that are overwritten",
@@ -55,6 +48,14 @@ class Words:
 def plain(text: str) -> Segments:
     """Return a text as one unstyled segment, none if it is empty."""
     return [["", text]] if text else []
+
+
+def listed(items: Sequence[Segments], last: str) -> Segments:
+    """Join segments by commas, the last two by a word."""
+    joined: Segments = []
+    for number, item in enumerate(items):
+        joined += [["", "" if not number else f" {last} " if number == len(items) - 1 else ", "], *item]
+    return joined
 
 
 def text_of(segments: Segments) -> str:
@@ -115,11 +116,8 @@ def doubt_words(trace: DecodeTrace, step: StepTrace, node: int) -> Words:
     say: Segments = [["", "After "], ["large" if node == 0 else "b", quoted(word_at(trace, step, node))]]
     verb = " it wavers: " if drafter_words(trace) == SMALL else " several words may follow: "
     say.append(["", verb])
-    short = [*say]
-    for number, guess in enumerate(named):
-        joint = "" if not number else " or " if number == len(named) - 1 else ", "
-        say += [["", joint], *_guess(trace, step, guess)]
-        short += [["", joint], ["b", quoted(word_at(trace, step, guess))]]
+    short = [*say, *listed([[["b", quoted(word_at(trace, step, guess))]] for guess in named], "or")]
+    say += listed([_guess(trace, step, guess) for guess in named], "or")
     followed = "both" if len(family) == 2 else f"all {spelled(len(family))}"
     say.append(["", f"? So it follows {followed}, and its guesses become a tree."])
     short.append(["", f"? It follows {followed}: a tree."])
@@ -186,10 +184,7 @@ def _fork(trace: DecodeTrace, step: StepTrace) -> Segments:
 def _torn(trace: DecodeTrace, step: StepTrace, family: Sequence[int]) -> Segments:
     who = drafter_words(trace)
     named = family[: 3 if len(family) == 3 else 2]
-    say: Segments = [["", "Torn between "]]
-    for number, node in enumerate(named):
-        joint = "" if not number else " and " if number == len(named) - 1 else ", "
-        say += [["", joint], *_guess(trace, step, node)]
+    say = [["", "Torn between "], *listed([_guess(trace, step, node) for node in named], "and")]
     more = f" and {len(family) - 2} less likely" if len(family) > 3 else ""
     tried = "both" if len(family) == 2 else f"all {spelled(len(family))}"
     return [*say, ["", f"{more}, {who[0].lower()}{who[1:]} tried {tried}. "]]
@@ -374,9 +369,3 @@ def announcement(words: Words, together: DecodeTrace | None) -> str:
     """Return one sentence for a screen reader after a run."""
     text = f" {together.text}" if together is not None else ""
     return f"Answer complete. {text_of(words.say)}{text}"
-
-
-def running_note(trace: DecodeTrace) -> str:
-    """Return what ran, in one line: models, device, precision."""
-    setting = trace.setting
-    return f"{setting.pair} · {setting.device} · {setting.dtype}"

@@ -17,6 +17,7 @@ from visual.player.sentences import (
     first_doubt,
     guess_words,
     headline,
+    listed,
     milliseconds,
     plain,
 )
@@ -57,6 +58,13 @@ def picture_nodes(trace: DecodeTrace, number: int) -> list[int]:
     return [node for at, node in enumerate(trace.steps[number].emitted_nodes, start) if at in grounded]
 
 
+def chain_of(alone: DecodeTrace, at: int) -> dict[str, object]:
+    """Return the target's last words before a position of the answer, a pass each, and the pass that comes."""
+    labels = [token_label(alone, token, 12) for token in alone.token_ids[max(1, at - SHOWN_PASSES) : at]]
+    first = at - len(labels)
+    return {"items": [[label, f"pass {first + index}"] for index, label in enumerate(labels)], "ask": f"pass {at}"}
+
+
 @dataclass(frozen=True, slots=True)
 class Tour:
     """The six beats of a finished race whose lanes agree.
@@ -81,18 +89,15 @@ class Tour:
         return {"step": self.number, "phase": phase, **words.data(), "view": {"name": view, **more}, "key": key}
 
     def _alone(self) -> Beat:
-        at, trace = first_position(self.together, self.number), self.alone
-        labels = [token_label(trace, token, 12) for token in trace.token_ids[max(1, at - SHOWN_PASSES) : at]]
-        first = at - len(labels)
-        items = [[label, f"pass {first + index}"] for index, label in enumerate(labels)]
-        passes = counted(len(trace.steps), "pass")
+        at, passes = first_position(self.together, self.number), counted(len(self.alone.steps), "pass")
         text = (
             "The large model writes one word per pass, and for every pass it fetches all its weights again."
             f" This answer takes {passes}."
         )
         short = f"One word per pass, and each pass fetches all weights again. This answer: {passes}."
         words = Words(plain(text), [], plain(short))
-        return self._beat("alone", words, "chain", ("large", "block"), items=items, ask=f"pass {at}", passes=at - 1)
+        chain = chain_of(self.alone, at)
+        return self._beat("alone", words, "chain", ("large", "block"), **chain, passes=at - 1)
 
     def _ahead(self) -> Beat:
         text = "A small model runs ahead and guesses the next words. It is quick, and it can be wrong."
@@ -137,10 +142,8 @@ class Tour:
         say: Segments = plain("Beside each guess the pass writes the large model’s own word.")
         short: Segments = plain("Beside each guess: the large model’s own word.")
         if lit:
-            say.append(["", " For "])
-            for index, node in enumerate(lit):
-                joint = "" if not index else " and " if index == len(lit) - 1 else ", "
-                say += [["", joint], ["large", quoted(word_at(self.together, self.step, node))]]
+            named = [[["large", quoted(word_at(self.together, self.step, node))]] for node in lit]
+            say += [["", " For "], *listed(named, "and")]
             say.append(["", " it needed the picture."])
             short.append(["", f" {spelled(len(lit)).capitalize()} of them need the picture."])
         start = first_position(self.together, self.number)

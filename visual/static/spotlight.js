@@ -29,11 +29,7 @@ function createSpotlight(root, { toggle, measure }) {
     race = next;
     looking = false;
     const source = race.picture ?? "";
-    const safe =
-      source.startsWith("data:image/") ||
-      source.startsWith("/") ||
-      source.startsWith("files/") ||
-      /^https?:/.test(source);
+    const safe = /^(data:image\/|\/|files\/|https?:)/.test(source);
     picture.classList.toggle("none", !safe);
     if (safe) image.src = source;
     else image.removeAttribute("src");
@@ -60,16 +56,10 @@ function createSpotlight(root, { toggle, measure }) {
     const listed = [...heaviest.values()].sort((a, b) => b.weight - a.weight).slice(0, LISTED);
     listed.sort((a, b) => a.at - b.at);
     table.replaceChildren(
-      ...listed.map(({ word, seen, grey, instead }) =>
-        html(
-          "tr",
-          {},
-          html("th", { scope: "row" }, word),
-          html("td", {}, seen),
-          html("td", {}, grey),
-          html("td", {}, instead),
-        ),
-      ),
+      ...listed.map(({ word, seen, grey, instead }) => {
+        const cells = [seen, grey, instead].map((one) => html("td", {}, one));
+        return html("tr", {}, html("th", { scope: "row" }, word), ...cells);
+      }),
     );
     lit.style.maskImage = lit.style.webkitMaskImage = `url(${maskOf(words, race.grounding.grid)})`;
   }

@@ -10,34 +10,17 @@ const LETTER = 38;
 // host: { catalog, open(name, turn) -> frames, page() -> halves of a saved page, measure() or null, addressed, plotly }
 function createStage(root, host) {
   const find = (selector) => root.querySelector(selector);
-  const field = {
-    root: find(".field"),
-    plot: find(".plot"),
-    under: find(".under"),
-    over: find(".over"),
-    plotly: null,
-    at: null,
-  };
+  const [plot, under, over] = [".plot", ".under", ".over"].map(find);
+  const field = { root: find(".field"), plot, under, over, plotly: null, at: null };
   const parts = {
     text: createText(root),
     time: createTimeline(root),
     light: createSpotlight(root, { toggle: lightAll, measure: host.measure }),
   };
   const races = new Map(); // those that were opened, by name and turn
-  const state = {
-    race: null,
-    mode: "run",
-    beat: 0,
-    lesson: 0,
-    stop: 0,
-    answered: false,
-    step: 0,
-    phase: 2,
-    lit: null,
-    one: null,
-    playing: false,
-    frame: 0,
-  };
+  const stop = { mode: "run", beat: 0, lesson: 0, stop: 0, answered: false, step: 0, phase: 2 };
+  const state = { race: null, ...stop, lit: null, one: null, playing: false, before: null, frame: 0 };
+  const whole = root.closest(".contain > *") ?? document.documentElement; // what presenting hides parts of
   let asked = 0; // the latest stop that was asked for: those before it come too late
   let drawn = null; // the scene on show
 
@@ -66,19 +49,8 @@ function createStage(root, host) {
       more: [],
       short: [["", race.waits ?? "Reading the picture …"]],
     };
-    return {
-      ...words,
-      view: null,
-      key: [],
-      upto: race.words.length,
-      fresh: Infinity,
-      alone: null,
-      clock: 0,
-      passes: null,
-      step: null,
-      phase: null,
-      done: true,
-    };
+    const nothing = { view: null, key: [], fresh: Infinity, alone: null, passes: null, step: null, phase: null };
+    return { ...words, ...nothing, clock: 0, upto: race.words.length, done: true };
   }
 
   function sceneOf(stop) {
@@ -87,20 +59,9 @@ function createStage(root, host) {
     const after = stop.phase === "accept" || stop.phase === "keep";
     const clock = { alone: 0, guess: step.drafted, check: step.checked }[stop.phase] ?? step.end;
     const alone = race.raced && stop.key.includes("alone") ? aloneCount(race, clock) : null;
-    const passes = stop.view.passes ?? null;
-    return {
-      ...stop,
-      index: stop.step,
-      step,
-      clock,
-      alone,
-      passes,
-      upto: step.first + (after ? step.words.length : 0),
-      fresh: after ? step.first : Infinity,
-      plain: passes !== null,
-      spot: stop.view.spot ?? null,
-      seen: stop.view.seen ?? null,
-    };
+    const { passes = null, spot = null, seen = null } = stop.view;
+    const [upto, fresh] = after ? [step.first + step.words.length, step.first] : [step.first, Infinity];
+    return { ...stop, index: stop.step, step, clock, alone, passes, upto, fresh, plain: passes !== null, spot, seen };
   }
 
   // --- drawing ------------------------------------------------------------------------------------------
@@ -152,13 +113,8 @@ function createStage(root, host) {
     const { view, step } = next;
     if (view.name === "chain") return drawChain(field, view);
     if (view.name === "mask") return drawMask(field, step.tree, step.cached);
-    const slides =
-      before?.step === step &&
-      view.name === "done" &&
-      before.view.name !== "done" &&
-      before.view.name !== "mask" &&
-      !calm();
-    if (slides) slide(next);
+    const undecided = before?.step === step && !["done", "mask", "chain"].includes(before.view.name);
+    if (undecided && view.name === "done" && !calm()) slide(next);
     else settle(next, before);
   }
 
@@ -202,17 +158,13 @@ function createStage(root, host) {
   // The accepted branch slides to the trunk; then its words fly into the answer.
   function slide(next) {
     const began = performance.now();
-    flyWords(
-      root,
-      { ...field, at: placeNodes(next.step.tree, next.view, field.width, field.height, 1) },
-      next.step.tree,
-      parts.text,
-      next.step.first,
-    );
+    const { tree, first } = next.step;
+    const at = placeNodes(tree, next.view, field.width, field.height, 1);
+    flyWords(root, { ...field, at }, tree, parts.text, first);
     const tick = (now) => {
       const share = clamp((now - began) / SLIDE, 0, 1);
       if (share === 1) return settle(next, null);
-      drawTree(field, next.step.tree, next.view, 1 - (1 - share) ** 3);
+      drawTree(field, tree, next.view, 1 - (1 - share) ** 3);
       state.frame = requestAnimationFrame(tick);
     };
     tick(began);
@@ -250,20 +202,10 @@ function createStage(root, host) {
     const tree = view && step?.tree;
     if (!tree) return body.replaceChildren();
     const depths = depthsOf(tree);
-    body.replaceChildren(
-      ...tree.parent.map((_, node) => {
-        const shown = [
-          depths[node],
-          tree.text[node],
-          tree.small[node],
-          tree.nats[node],
-          tree.wish[node],
-          tree.large[node],
-          view.name === "done" ? tree.verdict[node] : "",
-        ];
-        return html("tr", {}, ...shown.map((value) => html("td", {}, String(value ?? ""))));
-      }),
-    );
+    const columns = [depths, tree.text, tree.small, tree.nats, tree.wish, tree.large];
+    if (view.name === "done") columns.push(tree.verdict);
+    const row = (node) => columns.map((column) => html("td", {}, String(column[node] ?? "")));
+    body.replaceChildren(...tree.parent.map((_, node) => html("tr", {}, ...row(node))));
   }
 
   function speak(text) {
@@ -322,14 +264,14 @@ function createStage(root, host) {
   // --- going from stop to stop -------------------------------------------------------------------------
 
   function put(change) {
-    Object.assign(state, { lit: null }, change);
+    Object.assign(state, { lit: null, before: null }, change);
     render({ moved: true });
   }
 
   function jump(step, phase) {
     pause();
     const last = state.race.steps.length - 1;
-    Object.assign(state, { mode: "run", step: clamp(step, 0, last), phase: clamp(phase, 0, 3) });
+    Object.assign(state, { mode: "run", before: null, step: clamp(step, 0, last), phase: clamp(phase, 0, 3) });
     render({ moved: true });
   }
 
@@ -341,13 +283,14 @@ function createStage(root, host) {
       return state.beat < state.race.end.beats.length - 1 ? put({ beat: state.beat + 1 }) : tryIt();
     if (state.mode === "lesson") return nextInLesson();
     if (state.step < state.race.steps.length - 1) put({ step: state.step + 1, phase: rest(state.step + 1) });
-    else put({ phase: 3 });
+    else if (state.phase < 3) put({ phase: 3 });
   }
 
   function previous() {
     pause();
     if (state.mode === "tour") return put({ beat: Math.max(0, state.beat - 1) });
     if (state.mode === "lesson") return previousInLesson();
+    if (state.before) return put(state.before);
     if (state.step > 0) put({ step: state.step - 1, phase: rest(state.step - 1) });
     else if (state.race.end?.beats) put({ mode: "tour", beat: state.race.end.beats.length - 1 });
   }
@@ -366,11 +309,11 @@ function createStage(root, host) {
     return openLesson(state.lesson - 1, { stop: lessons()[state.lesson - 1].stops.length - 1, answered: true });
   }
 
-  // Presented, the last screen stays: one press too many leads nowhere.
+  // Presented, the last screen stays; else one step back leads to it again.
   function tryIt() {
     if (root.classList.contains("present")) return;
-    put({ mode: "run", step: state.race.steps.length - 1, phase: 3 });
-    host.tries?.();
+    const { mode, beat, step } = state;
+    put({ mode: "run", step: state.race.steps.length - 1, phase: 3, before: { mode, beat, step } });
   }
 
   async function openLesson(lesson, { stop = 0, answered = false } = {}) {
@@ -418,11 +361,8 @@ function createStage(root, host) {
     }
     const { step = null, ...more } = stop;
     const last = Math.max(0, race.steps.length - 1);
-    Object.assign(
-      state,
-      { lit: null, mode: "run", step: clamp(step ?? last, 0, last), phase: step === null || step >= last ? 3 : 2 },
-      more,
-    );
+    const phase = step === null || step >= last ? 3 : 2;
+    Object.assign(state, { lit: null, before: null, mode: "run", step: clamp(step ?? last, 0, last), phase }, more);
     if (state.mode === "tour" && !race.end?.beats) state.mode = "run";
     render({ moved: !other });
   }
@@ -514,19 +454,13 @@ function createStage(root, host) {
   function sweep(number, phase, share) {
     const { race } = state;
     const step = race.steps[number];
-    const [from, to] = [
-      [step.start, step.drafted],
-      [step.drafted, step.checked],
-      [step.checked, step.end],
-      [step.end, step.end],
-    ][phase];
+    const times = [step.start, step.drafted, step.checked, step.end, step.end];
+    const [from, to] = times.slice(phase);
     const clock = from + (to - from) * share;
     parts.time.show(clock);
     const upto = step.first + (phase > 1 ? step.words.length : 0);
-    parts.text.show(upto, {
-      fresh: phase > 1 ? step.first : Infinity,
-      alone: race.raced ? aloneCount(race, clock) : null,
-    });
+    const alone = race.raced ? aloneCount(race, clock) : null;
+    parts.text.show(upto, { fresh: phase > 1 ? step.first : Infinity, alone });
   }
 
   function advance() {
@@ -565,38 +499,31 @@ function createStage(root, host) {
       .map((_, node) => [Math.hypot(at.x[node] - x, at.y[node] - y - 8), node])
       .filter(([, node]) => at.shown[node]);
     const [distance, node] = near.reduce((best, one) => (one[0] < best[0] ? one : best), [30, null]);
-    find(".line").textContent =
-      distance < 30 && node !== null && drawn.view.name === "done"
-        ? step.lines[node]
-        : distance < 30 && node !== null
-          ? step.lines[node].replace(/\.[^.]*\.$/, ".")
-          : "";
+    const line = distance < 30 && node !== null ? step.lines[node] : "";
+    find(".line").textContent = drawn.view.name === "done" ? line : line.replace(/\.[^.]*\.$/, ".");
   }
 
   function press(event) {
-    if (
-      event.target.closest("input:not([type=range]), textarea, select, [contenteditable]") ||
-      event.ctrlKey ||
-      event.metaKey ||
-      event.altKey
-    )
-      return;
-    if (!root.offsetParent) return;
+    const typed = event.target.closest("input:not([type=range]), textarea, select, [contenteditable]");
+    if (typed || event.ctrlKey || event.metaKey || event.altKey || !root.offsetParent) return;
     const presents = root.classList.contains("present");
     const onButton = event.target.closest("button, summary, a") && event.key === " ";
+    const digit = presents && /^[0-9]$/.test(event.key) ? (Number(event.key) + 9) % 10 : null;
     const keys = {
       ArrowRight: next,
       ArrowLeft: previous,
       PageDown: next,
       PageUp: previous,
-      " ": state.mode === "run" || (state.mode === "tour" && !presents) ? toggle : next,
+      " ": presents || state.before || state.mode === "lesson" ? next : toggle,
       Home: () => first(),
       End: () => state.mode === "run" && jump(state.race.steps.length - 1, 3),
-      Escape: () => presents && present(false),
+      ...(presents && { Escape: () => present(false), b: () => root.classList.add("blank") }),
+      ...(lessons()[digit] && { [event.key]: () => openLesson(digit) }),
     };
     if (!keys[event.key] || onButton || !state.race) return;
     event.preventDefault();
-    keys[event.key]();
+    if (!root.classList.contains("blank")) keys[event.key]();
+    else root.classList.remove("blank"); // whatever the key
   }
 
   function first() {
@@ -606,7 +533,8 @@ function createStage(root, host) {
 
   function present(on) {
     root.classList.toggle("present", on);
-    document.documentElement.classList.toggle("presents", on);
+    root.classList.remove("blank");
+    whole.classList.toggle("presents", on);
     if (on) document.documentElement.requestFullscreen?.().catch(() => {});
     else if (document.fullscreenElement) document.exitFullscreen();
     render();
@@ -623,7 +551,7 @@ function createStage(root, host) {
       present: () => present(!root.classList.contains("present")),
     };
     for (const button of root.querySelectorAll("[data-act]"))
-      button.addEventListener("click", () => act[button.dataset.act]());
+      button.addEventListener("click", () => (act[button.dataset.act](), state.before && host.tries?.()));
     for (const button of root.querySelectorAll(".phase button")) {
       button.addEventListener("click", () => jump(drawn.index ?? state.step, PHASES.indexOf(button.dataset.phase)));
     }
@@ -653,6 +581,10 @@ function createStage(root, host) {
       details.addEventListener("click", ({ target }) => target.closest("button") && (details.open = false));
       document.addEventListener("click", ({ target }) => !details.contains(target) && (details.open = false));
     }
+    // Presented, the stage is as large as 800 by 600 of its pixels fill the screen.
+    const fit = () => root.style.setProperty("--zoom", Math.min(innerWidth / 800, innerHeight / 600));
+    addEventListener("resize", fit);
+    fit();
     const redraw = () => state.race && render();
     new ResizeObserver(redraw).observe(field.root);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -678,6 +610,8 @@ function drawKey(element, names, words) {
 function sign(name) {
   const icon = (...shapes) => svg("svg", { viewBox: "0 0 14 14", "aria-hidden": true }, ...shapes);
   const round = (kind) => svg("circle", { cx: 7, cy: 7, r: 5.5, class: kind });
+  const level = (at) => svg("circle", { cx: 7 + at * 14.5, cy: 7, r: 5, class: `s-guess d${at}` });
+  const square = (name, rx) => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx, class: name }));
   const diamond = svg("path", { d: "M7 -1L15 7L7 15L-1 7Z", class: "s-large" });
   const made = {
     large: () => icon(diamond),
@@ -685,21 +619,14 @@ function sign(name) {
     accepted: () => icon(round("s-small")),
     never: () => icon(round("s-never")),
     refused: () => icon(svg("path", { d: "M2 2H12V12H2ZM5 5L9 9M9 5L5 9", class: "s-no" })),
-    doubt: () =>
-      svg(
-        "svg",
-        { viewBox: "0 0 58 14", class: "wide", "aria-hidden": true },
-        ...[0, 1, 2, 3].map((level) =>
-          svg("circle", { cx: 7 + level * 14.5, cy: 7, r: 5, class: `s-guess d${level}` }),
-        ),
-      ),
+    doubt: () => svg("svg", { viewBox: "0 0 58 14", class: "wide", "aria-hidden": true }, ...[0, 1, 2, 3].map(level)),
     alone: () => html("i", { class: "cursor-alone" }),
-    block: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "slab" })),
+    block: () => square("slab", 3),
     same: () => html("b", { class: "w-large" }, "= ≠"),
     seen: () => html("b", { class: "k-word" }, "word"),
-    sees: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, class: "sees" })),
-    kept: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "kept" })),
-    dropped: () => icon(svg("rect", { x: 1, y: 1, width: 12, height: 12, rx: 3, class: "dropped" })),
+    sees: () => square("sees", 0),
+    kept: () => square("kept", 3),
+    dropped: () => square("dropped", 3),
   };
   return made[name]();
 }

@@ -104,15 +104,17 @@ async function startSite() {
     open: async (race, turn) => (shown = await (await read(site.files[`${race} ${turn ?? ""}`.trim()])).json()),
     frames: () => ({ frames: shown, catalog: { ...site.catalog, lessons: [], tour: "" } }),
     page: async () => {
-      const [page, plotly] = await Promise.all(
-        [site.blank, site.plotly].map(async (name) => (await read(name)).text()),
-      );
+      const text = async (name) => (await read(name)).text();
+      const [page, plotly] = await Promise.all([site.blank, site.plotly].map(text));
       const [before, after] = page.split(mark("frames"));
       return [before, after.split(mark("plotly")).join(plotly)];
     },
   };
   keepTheme(null);
-  startList(root, createAlone(root, host), site.catalog.examples);
+  const stage = createStage(root, host);
+  createSaving(root, host, stage);
+  createAddress(host, stage)();
+  startList(root, stage, site.catalog.examples);
 }
 
 const mark = (name) => `<!-- ${name} -->`; // of a part that a blank page lacks
@@ -141,12 +143,8 @@ function startSaved() {
 // As dark as the system, or as the text around a notebook's cell is light.
 function keepTheme(cell) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const lightText = () =>
-    Math.max(
-      ...getComputedStyle(cell.parentElement)
-        .color.match(/[\d.]+/g)
-        .slice(0, 3),
-    ) > 127;
+  const colour = () => getComputedStyle(cell.parentElement).color.match(/[\d.]+/g).slice(0, 3);
+  const lightText = () => Math.max(...colour()) > 127;
   const paint = () => document.documentElement.classList.toggle("dark", cell ? lightText() : dark.matches);
   dark.addEventListener("change", paint);
   cell?.addEventListener("pointerenter", paint);
@@ -156,32 +154,135 @@ function keepTheme(cell) {
 // A notebook's cell is as high as the stage.
 function fitCell(cell, root) {
   document.documentElement.classList.add("in-cell");
-  new ResizeObserver(
-    () => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`),
-  ).observe(root);
-}
-
-function createAlone(root, host) {
-  const stage = createStage(root, host);
-  createSaving(root, host, stage);
-  createAddress(host, stage)();
-  return stage;
+  const fit = () => (cell.style.height = `${Math.ceil(root.getBoundingClientRect().bottom + scrollY) + 8}px`);
+  new ResizeObserver(fit).observe(root);
 }
 
 // The recorded races as pictures to choose from.
 function startList(root, stage, examples) {
   const list = root.querySelector(".thumbs");
   for (const { name, title, picture } of examples) {
-    const button = html("button", {
-      type: "button",
-      class: "thumb",
-      title,
-      "aria-label": title,
-      click: () => stage.show(name, null, {}),
-    });
+    const named = { type: "button", class: "thumb", title, "aria-label": title };
+    const button = html("button", { ...named, click: () => stage.show(name, null, {}) });
     if (picture) button.style.backgroundImage = `url("${encodeURI(picture)}")`;
     list.append(button);
   }
 }
 
 export { startPage, startSite, startSaved };
+
+// --- files of the run on show, and the address of every stop --------------------------------------------
+
+const PLACES = ["lesson", "example", "turn", "beat", "step", "phase", "question"];
+
+function createSaving(root, host, stage) {
+  const { state } = stage;
+  const find = (name) => root.querySelector(`[data-save="${name}"]`);
+  const name = () => `specllava-${state.race.race ?? "run"}`;
+  const savers = {
+    page: () =>
+      host.page().then(([before, after]) => download(`${name()}.html`, "text/html", [before, frames(), after])),
+    json: () => download(`${name()}.json`, "application/json", [state.race.end.file]),
+    csv: () => download(`${name()}.csv`, "text/csv", [state.race.end.csv]),
+    link: () =>
+      navigator.clipboard.writeText(location.href).then(
+        () => said("The link is copied."),
+        () => said(location.href),
+      ),
+  };
+  for (const [one, save] of Object.entries(savers)) {
+    find(one).addEventListener("click", () => save().catch(({ message }) => said(`This was not saved: ${message}`)));
+  }
+  root.querySelector(".save").addEventListener("toggle", () => {
+    const { race } = state;
+    find("page").hidden = !host.page;
+    find("json").disabled = find("csv").disabled = find("page").disabled = !race?.end;
+    find("link").hidden = !host.addressed || !race?.race;
+  });
+
+  const frames = () => JSON.stringify(host.frames()).replaceAll("<", "\\u003c");
+
+  function said(text) {
+    root.querySelector(".line").textContent = text;
+  }
+}
+
+async function download(name, type, parts) {
+  const url = URL.createObjectURL(new Blob(parts, { type }));
+  html("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+// --- addresses ------------------------------------------------------------------------------------------
+
+// The query of the stop on show.
+function placeOf({ race, mode, beat, lesson, stop, answered, step, phase }, { tour, lessons }) {
+  if (!race) return {};
+  if (mode === "lesson") {
+    const asked = lessons[lesson].stops.length > 1 ? { question: stop + 1 } : {};
+    return { lesson: lesson + 1, ...asked, ...(answered ? { phase: "answer" } : {}) };
+  }
+  if (mode === "tour") return beat ? { beat: beat + 1 } : {};
+  if (!race.race || !race.steps.length) return {};
+  const last = step === race.steps.length - 1 && phase === 3;
+  const turn = race.turn === undefined || race.turn === null ? {} : { turn: race.turn + 1 };
+  const own = lessons.some(({ stops }) => stops.some((one) => one.race === race.race)) && race.race !== tour;
+  return { [own ? "race" : "example"]: race.race, ...turn, ...(last ? {} : { step: step + 1, phase: PHASES[phase] }) };
+}
+
+// Keeps the address in step with the stage: another race or lesson is a new entry of the history, a step is not.
+function createAddress(host, stage) {
+  let current = null;
+  let following = false;
+
+  host.moved = (state) => {
+    if (!host.addressed || following) return;
+    const place = placeOf(state, host.catalog);
+    const query = new URLSearchParams(location.search);
+    for (const key of [...PLACES, "race"]) query.delete(key);
+    for (const [key, value] of Object.entries(place)) query.set(key, value);
+    const where = `${state.mode} ${place.lesson ?? ""} ${place.example ?? place.race ?? ""} ${place.turn ?? ""}`;
+    const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
+    if (address === location.pathname + location.search + location.hash) return void (current = where);
+    history[current === null || current === where || !place ? "replaceState" : "pushState"](null, "", address);
+    current = where;
+  };
+
+  async function follow() {
+    const query = new URLSearchParams(location.search);
+    following = true;
+    try {
+      await go(query);
+    } finally {
+      following = false;
+      current = null;
+      host.moved(stage.state);
+    }
+  }
+
+  async function go(query) {
+    const { lessons, older, examples, tour } = host.catalog;
+    const number = whole(query.get("lesson"));
+    if (number && lessons.length) {
+      const known = number > lessons.length ? (older[number] ?? 1) : number;
+      const stop = clamp(whole(query.get("question")) || 1, 1, lessons[known - 1].stops.length) - 1;
+      return stage.openLesson(known - 1, { stop, answered: query.get("phase") === "answer" });
+    }
+    const name = query.get("example") ?? query.get("race");
+    const found =
+      examples.find((example) => example.name === name) ??
+      lessons.flatMap(({ stops }) => stops).find(({ race }) => race === name);
+    const step = whole(query.get("step"));
+    const phase = PHASES.indexOf(query.get("phase"));
+    const stop = { ...(step ? { step: step - 1 } : {}), ...(phase < 0 ? {} : { phase }) };
+    if (found) return stage.show(name, whole(query.get("turn")) ? whole(query.get("turn")) - 1 : null, stop);
+    return host.first
+      ? host.first(query)
+      : stage.show(tour, null, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
+  }
+
+  window.addEventListener("popstate", follow);
+  return follow;
+}
+
+const whole = (text) => (/^[0-9]{1,6}$/.test(text ?? "") ? Number(text) : 0);

@@ -19,10 +19,7 @@ function createText(root) {
   function begin(next) {
     race = next;
     shown = [0, 0];
-    marked = [
-      [0, 0],
-      [0, 0],
-    ];
+    marked = shown.map(() => [0, 0]);
     for (const text of parts) text.replaceChildren();
     for (const [question, answer] of race.before)
       parts[0].append(
@@ -53,11 +50,8 @@ function createText(root) {
     mark(0, upto, fresh);
     if (!parts[1].hidden) mark(1, alone ?? race.aloneWords.length, Infinity);
     cursor(parts[0], "cursor", done ? null : upto);
-    cursor(
-      parts[0],
-      "cursor-alone",
-      alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1 ? Math.min(alone, upto) : null,
-    );
+    const behind = alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1;
+    cursor(parts[0], "cursor-alone", behind ? Math.min(alone, upto) : null);
     for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = 1e6; // its end, with no look at its height
   }
 
@@ -136,18 +130,9 @@ function flyWords(root, field, tree, text, first) {
     const away = `translate(${(to.left - frame.left) / scale - x + to.width / scale / 2}px, ${(to.top - frame.top) / scale - y}px) translateX(-50%)`;
     const timing = { duration: FLIGHT, delay: number * APART, easing: "cubic-bezier(.4,0,.2,1)", fill: "both" };
     span.animate([{ opacity: 0 }, { opacity: 0, offset: 0.9 }, { opacity: 1 }], timing);
-    word
-      .animate(
-        [
-          { transform: "translateX(-50%)", opacity: 0.9 },
-          { transform: away, opacity: 1 },
-        ],
-        timing,
-      )
-      .finished.then(
-        () => word.remove(),
-        () => word.remove(),
-      );
+    const flight = [{ transform: "translateX(-50%)", opacity: 0.9 }, { transform: away, opacity: 1 }];
+    const leave = () => word.remove();
+    word.animate(flight, timing).finished.then(leave, leave);
   });
 }
 
@@ -168,15 +153,8 @@ function drawThreads(root, field, tree, text, first) {
       (box.left - frame.left) / scale + field.at.x[node],
       (box.top - frame.top) / scale + field.at.y[node] + 14,
     ];
-    return [
-      [
-        x1,
-        y1,
-        (to.left + to.width / 2 - frame.left) / scale,
-        (to.top - frame.top) / scale + 2,
-        tree.kind[node] === "n" ? "large" : "small",
-      ],
-    ];
+    const [x2, y2] = [(to.left + to.width / 2 - frame.left) / scale, (to.top - frame.top) / scale + 2];
+    return [[x1, y1, x2, y2, tree.kind[node] === "n" ? "large" : "small"]];
   });
   if (!ends.length) return;
   const answer = root.querySelector(".answer").getBoundingClientRect();

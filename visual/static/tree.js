@@ -37,7 +37,7 @@ function placeNodes(tree, view, width, height, mix) {
   const depths = depthsOf(tree);
   const upright = narrow();
   const rows = tree.parent.map((_, node) => (tree.open[node] ?? tree.done[node]) * (1 - mix) + tree.done[node] * mix);
-  const shown = shownNodes(tree, view, depths);
+  const shown = shownNodes(tree, view);
   const seen = rows.filter((_, node) => shown[node]);
   const [low, high] = [Math.min(...seen), Math.max(...seen, view.ask === undefined ? -Infinity : 1)];
   const deep = Math.max(...depths, view.ask === undefined ? 0 : depths[view.ask] + 1);
@@ -45,13 +45,12 @@ function placeNodes(tree, view, width, height, mix) {
   return { depths, rows, shown, upright, deep, ...at(tree, depths, rows, { low, high, deep, width, height }) };
 }
 
-function shownNodes(tree, view, depths) {
+function shownNodes(tree, view) {
   const shown = tree.parent.map(() => true);
   tree.parent.forEach((parent, node) => {
     if (view.name === "trunk") shown[node] = !node || (shown[parent] && tree.first[node] === 1);
     else if (tree.kind[node] === "n") shown[node] = view.name === "done";
     else if (view.fold) shown[node] = tree.kind[node] !== "u";
-    if (view.level !== undefined && depths[node] > view.level) shown[node] = false;
   });
   return shown;
 }
@@ -194,46 +193,35 @@ function stubs(at, node, count) {
 }
 
 function markers(tree, at, look) {
+  const nodes = tree.parent.map((_, node) => node).filter((node) => at.shown[node]);
   const trace = (kinds, symbol, size) => {
-    const nodes = tree.parent
-      .map((_, node) => node)
-      .filter((node) => at.shown[node] && kinds.includes(look[node].kind));
-    return {
-      type: "scatter",
-      mode: "markers",
-      hoverinfo: "skip",
-      cliponaxis: false,
-      x: nodes.map((node) => at.x[node]),
-      y: nodes.map((node) => at.y[node]),
-      marker: {
-        symbol,
-        size,
-        opacity: 1,
-        color: nodes.map((node) => look[node].fill),
-        line: { width: at.radius < 7 ? 1.8 : 2.5, color: nodes.map((node) => look[node].line) },
-      },
-    };
+    const own = nodes.filter((node) => kinds.includes(look[node].kind));
+    const line = { width: at.radius < 7 ? 1.8 : 2.5, color: own.map((node) => look[node].line) };
+    const points = own.map((node) => [at.x[node], at.y[node]]);
+    return dots(points, symbol, size, own.map((node) => look[node].fill), line);
   };
   const round = 2 * at.radius;
   return [trace("ga", "circle", round), trace("on", "diamond", round - 1), trace("r", "square", round - 3)];
 }
 
+function dots(points, symbol, size, color, line) {
+  return {
+    type: "scatter",
+    mode: "markers",
+    hoverinfo: "skip",
+    cliponaxis: false,
+    x: points.map(([x]) => x),
+    y: points.map(([, y]) => y),
+    marker: { symbol, size, opacity: 1, color, line },
+  };
+}
+
 function figureLayout(width, height, shapes) {
   const axis = { visible: false, fixedrange: true };
-  return {
-    width,
-    height,
-    autosize: false,
-    showlegend: false,
-    hovermode: false,
-    dragmode: false,
-    margin: { l: 0, r: 0, t: 0, b: 0 },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    xaxis: { ...axis, range: [0, width] },
-    yaxis: { ...axis, range: [height, 0] },
-    shapes,
-  };
+  const clear = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 } };
+  const still = { autosize: false, showlegend: false, hovermode: false, dragmode: false };
+  const [xaxis, yaxis] = [{ ...axis, range: [0, width] }, { ...axis, range: [height, 0] }];
+  return { width, height, shapes, xaxis, yaxis, ...clear, ...still };
 }
 
 const PLAIN = { staticPlot: true, displayModeBar: false };

@@ -57,17 +57,18 @@ function cross(at, node) {
 
 const CLASSES = { o: "strong", n: "strong large", a: "strong", r: "refused", u: "pale", g: "" };
 
+// A text of the field; `size` null: that of its class.
+function write(x, y, text, name, { anchor = "start", size = null } = {}) {
+  return svg("text", { x, y, "text-anchor": anchor, class: name, "font-size": size }, text);
+}
+
 // A word, or a punctuation mark as a key.
 function label(x, y, text, isMark, anchor, name, size) {
-  if (!isMark) return [svg("text", { x, y, "text-anchor": anchor, class: `word ${name}`, "font-size": size }, text)];
+  if (!isMark) return [write(x, y, text, `word ${name}`, { anchor, size })];
   const middle = anchor === "start" ? x + 11 : x;
   return [
     svg("rect", { x: middle - 11, y: y - 17, width: 22, height: 22, rx: 5, class: `cap ${name}` }),
-    svg(
-      "text",
-      { x: middle, y: y - 1, "text-anchor": "middle", class: `word strong ${name}`, "font-size": Math.min(size, 18) },
-      text,
-    ),
+    write(middle, y - 1, text, `word strong ${name}`, { anchor: "middle", size: Math.min(size, 18) }),
   ];
 }
 
@@ -76,7 +77,7 @@ function levelWord(tree, view, at, kind, node) {
   if (!roomy) return [];
   const long = node === 0 && tree.text[0].length > LONG;
   const folded = view.fold && kind === "r";
-  const name = `${CLASSES[kind]}${view.bold === node ? " strong" : ""}`;
+  const name = CLASSES[kind];
   const size = kind === "u" ? Math.min(15, at.size) : at.row < 40 ? Math.min(13, at.size) : at.size;
   const [x, y] = folded
     ? [at.x[node] - 17, at.y[node] + 6]
@@ -92,7 +93,7 @@ function number(tree, view, at, node) {
   const family = view.probs.length > 1;
   const [x, anchor] = tree.first[node] && family ? [at.x[node] - 13, "start"] : [at.x[node], "middle"];
   const words = tree.first[node] && family ? `${tree.small[node]}, its first choice` : tree.small[node];
-  return svg("text", { x, y: at.y[node] + at.radius + 18.5, "text-anchor": anchor, class: "number" }, words);
+  return write(x, at.y[node] + at.radius + 18.5, words, "number", { anchor });
 }
 
 // The large model's own word below a guess: equal, or another.
@@ -102,13 +103,7 @@ function wish(tree, view, at, node) {
   const size = lit ? (tight ? 15 : 18) : Math.min(15, at.size);
   const sign = tree.same[node] ? (tight ? "" : "= ") : "≠ ";
   const y = at.y[node] + at.radius + 19.5;
-  const text = svg("text", {
-    x: at.x[node],
-    y,
-    "text-anchor": "middle",
-    class: `wish${lit ? " lit" : ""}`,
-    "font-size": size,
-  });
+  const text = write(at.x[node], y, "", `wish${lit ? " lit" : ""}`, { anchor: "middle", size });
   text.append(svg("tspan", { class: tree.same[node] ? "" : "refused" }, sign), svg("tspan", {}, tree.wish[node]));
   if (!lit) return [text];
   const half = textWidth(sign + tree.wish[node], size) / 2 + 2;
@@ -121,19 +116,11 @@ function uprightWord(tree, view, at, kind, node) {
   const lit = view.name === "words" && view.lit?.includes(node);
   const name = lit ? "strong large" : CLASSES[kind];
   const x = at.x[node] + (folded ? -17 : view.halo === node ? 28 : 17);
-  const parts = label(
-    x,
-    at.y[node] + (two ? 2 : 6),
-    tree.text[node],
-    tree.mark[node],
-    folded ? "end" : "start",
-    name,
-    at.size,
-  );
+  const [y, anchor] = [at.y[node] + (two ? 2 : 6), folded ? "end" : "start"];
+  const parts = label(x, y, tree.text[node], tree.mark[node], anchor, name, at.size);
   const after = x + (tree.mark[node] ? 30 : textWidth(tree.text[node], at.size) + 7);
-  if (view.probs?.includes(node))
-    parts.push(svg("text", { x: after, y: at.y[node] + 5, class: "number" }, tree.small[node]));
-  if (two) parts.push(svg("text", { x, y: at.y[node] + 18, class: "wish", "font-size": 13 }, `≠ ${tree.wish[node]}`));
+  if (view.probs?.includes(node)) parts.push(write(after, at.y[node] + 5, tree.small[node], "number"));
+  if (two) parts.push(write(x, at.y[node] + 18, `≠ ${tree.wish[node]}`, "wish", { size: 13 }));
   return parts;
 }
 
@@ -149,82 +136,46 @@ function question(tree, view, at) {
   return [
     svg("path", { d: path, class: "own-edge" }),
     svg("path", { d: diamond, class: "asked-diamond" }),
-    svg("text", { x, y: y + 6, "text-anchor": "middle", class: "word strong large", "font-size": 18 }, "?"),
-    svg("text", { x: x + 25, y: y + 5, class: "number muted" }, "the large model’s word"),
+    write(x, y + 6, "?", "word strong large", { anchor: "middle", size: 18 }),
+    write(x + 25, y + 5, "the large model’s word", "number muted"),
   ];
 }
 
 function note(view, at, height) {
-  const last = Math.max(...at.x);
+  if (at.upright) return svg("g");
   if (view.name === "trunk")
-    return at.upright
-      ? svg("g")
-      : svg(
-          "text",
-          { x: at.x[1] - 0.46 * at.column, y: at.y[1] + 58, class: "word muted", "font-size": 15 },
-          view.note,
-        );
-  const group = svg("g", { class: "pass-note" });
-  if (at.upright) return group;
-  const end = last + 26;
-  group.append(
-    svg(
-      "text",
-      {
-        x: end,
-        y: height - 36,
-        "text-anchor": "end",
-        class: "word large",
-        "font-size": 15,
-        "font-weight": 600,
-      },
-      "one pass",
-    ),
-    svg(
-      "text",
-      { x: end, y: height - 18, "text-anchor": "end", class: "number muted" },
-      view.note,
-    ),
+    return write(at.x[1] - 0.46 * at.column, at.y[1] + 58, view.note, "word muted", { size: 15 });
+  const end = Math.max(...at.x) + 26;
+  return svg(
+    "g",
+    {},
+    write(end, height - 36, "one pass", "word strong large", { anchor: "end", size: 15 }),
+    write(end, height - 18, view.note, "number muted", { anchor: "end" }),
   );
-  return group;
 }
 
-// The first beat: words of the large model alone, one pass each.
+// The large model alone: its last words, one pass each, and the one that comes.
 function drawChain(field, { items, ask }) {
   const [width, height] = [field.width, field.height];
   const list = [...items, ["?", ask]];
   const upright = narrow();
   const gap = upright ? 6 : 10;
   const side = ((upright ? height : width) - gap * (list.length - 1)) / list.length;
-  const box = (number) =>
-    upright ? [0, number * (side + gap), width, side] : [number * (side + gap), 24, side, height - 48];
-  const middle = (number) => number * (side + gap) + side / 2;
-  const point = (number) => (upright ? [28, middle(number)] : [middle(number), height / 2 + 18]);
+  const from = (number) => number * (side + gap);
+  const box = (number) => (upright ? [0, from(number), width, side] : [from(number), 24, side, height - 48]);
+  const points = list.map((_, number) =>
+    upright ? [28, from(number) + side / 2] : [from(number) + side / 2, height / 2 + 18],
+  );
   const colours = palette(field.root);
   const last = list.length - 1;
-  const points = list.map((_, number) => point(number));
-  const marker = {
-    symbol: "diamond",
-    size: 20,
-    opacity: 1,
-    color: points.map((_, number) => (number === last ? colours.paper : colours.large)),
-    line: { width: 2.5, color: colours.large },
-  };
   const line = {
     type: "path",
     layer: "below",
     line: { color: colours.edge, width: 3 },
     path: `M${points[0].join()}L${points[last].join()}`,
   };
-  const trace = {
-    type: "scatter",
-    mode: "markers",
-    hoverinfo: "skip",
-    cliponaxis: false,
-    x: points.map(([x]) => x),
-    y: points.map(([, y]) => y),
-    marker,
-  };
+  const fills = points.map((_, number) => (number === last ? colours.paper : colours.large));
+  const trace = dots(points, "diamond", 20, fills, { width: 2.5, color: colours.large });
   field.plotly.react(field.plot, [trace], figureLayout(width, height, [line]), PLAIN);
   field.under.replaceChildren(
     ...list.map((_, number) => rectangle(box(number), 14, number === last ? "slab-open" : "slab")),
@@ -232,19 +183,112 @@ function drawChain(field, { items, ask }) {
   field.over.replaceChildren(
     ...list.flatMap(([text, pass], number) => {
       const [x, y] = points[number];
-      const end = upright
-        ? { x: width - 14, y: y + 5, "text-anchor": "end" }
-        : { x, y: height - 44, "text-anchor": "middle" };
-      const place = upright ? { x: 52, y: y + 6 } : { x, y: y - 30, "text-anchor": "middle" };
+      const size = textWidth(text, 18) > side - 8 && !upright ? 13 : 18;
+      if (upright)
+        return [
+          write(52, y + 6, text, "word strong", { size }),
+          write(width - 14, y + 5, pass, "number muted", { anchor: "end" }),
+        ];
       return [
-        svg(
-          "text",
-          { ...place, class: "word strong", "font-size": textWidth(text, 18) > side - 8 && !upright ? 13 : 18 },
-          text,
-        ),
-        svg("text", { ...end, class: "number muted" }, pass),
+        write(x, y - 30, text, "word strong", { anchor: "middle", size }),
+        write(x, height - 44, pass, "number muted", { anchor: "middle" }),
       ];
     }),
   );
   field.at = null;
+}
+
+// --- inside a pass: the attention mask, the KV cache, a recorded draw ------------------------------------
+
+const CELL = 13;
+
+// Every row is one guess, every column what it may see: its ancestors and itself, after the text so far. Both have the
+// guess's number, since a word may be guessed on several branches.
+function drawMask(field, tree, cached) {
+  const [width, height] = [field.width, field.height];
+  const nodes = ownColumns(tree);
+  const named = nodes.map((node) => `${tree.text[node]} ${node}`);
+  const names = Math.min(110, Math.max(...named.map((name) => textWidth(name, 13))) + 12);
+  const text = 84; // pixels for the columns of the text so far
+  const cell = Math.min(CELL, (height - 54) / nodes.length, (width - names - text) / nodes.length);
+  const [left, top] = [Math.max(names, (width - text - cell * nodes.length) / 2), 44];
+  const size = Math.min(13, cell - 1);
+  const parts = [
+    write(left + text, 18, `${cached} columns so far`, "number muted", { anchor: "end" }),
+    write(left + text + 8, 18, "columns: guesses of this pass", "number muted"),
+  ];
+  nodes.forEach((node, row) => {
+    const y = top + row * cell;
+    const seen = new Set(ancestors(tree, node));
+    const middle = left + text + 6 + (row + 0.5) * cell;
+    if (cell >= 9)
+      parts.push(
+        write(left - 6, y + cell - 2, named[row], "word", { anchor: "end", size: size + 1 }),
+        write(middle, top - 5, row % 2 ? "" : `${node}`, "word muted", { anchor: "middle", size }),
+      );
+    parts.push(rectangle([left, y + 0.5, text, cell - 1.5], 0, "sees text-so-far"));
+    nodes.forEach((column) => {
+      const x = left + text + 6 + column * cell;
+      const name = seen.has(column) ? `sees${node === column ? " self" : ""}` : "blind";
+      parts.push(rectangle([x, y + 0.5, cell - 1.5, cell - 1.5], 0, name));
+    });
+  });
+  field.plotly.react(field.plot, [], figureLayout(width, height, []), PLAIN);
+  field.under.replaceChildren();
+  field.over.replaceChildren(...parts);
+  field.at = null;
+}
+
+// Nodes that the pass has a column for: all but the large model's own word.
+const ownColumns = (tree) => tree.parent.map((_, node) => node).filter((node) => tree.kind[node] !== "n");
+
+function ancestors({ parent }, node) {
+  const path = [];
+  for (let at = node; at >= 0; at = parent[at]) path.push(at);
+  return path;
+}
+
+// The columns of the pass in the cache: those of the accepted branch stay.
+function drawCache(field, tree, cached) {
+  const [width, height] = [field.width, field.height];
+  const nodes = ownColumns(tree);
+  const kept = new Set([0, ...tree.path]);
+  const text = Math.min(130, width * 0.25);
+  const cell = Math.min(26, (width - text - 24) / nodes.length);
+  const y = height - 30;
+  const parts = [
+    rectangle([2, y, text, 22], 4, "cache-column text-so-far"),
+    write(10, y + 15, `${cached} columns`, "number"),
+  ];
+  nodes.forEach((node, at) => {
+    const x = text + 10 + at * cell;
+    parts.push(rectangle([x, y, cell - 2, 22], 3, kept.has(node) ? "cache-column kept" : "cache-column dropped"));
+  });
+  field.over.append(...parts);
+}
+
+// A number that was drawn, on a bar from 0 to 1: below the line a guess is kept, or a word's share that it falls on.
+function drawCoin(field, draw) {
+  const [width, height] = [field.width, field.height];
+  const [left, bar, y] = [24, width - 48, height - 34];
+  const x = (share) => left + bar * share;
+  const parts = [rectangle([left, y, bar, 16], 4, "coin-bar")];
+  if (draw.keeps !== null) {
+    parts.push(rectangle([left, y, bar * draw.keeps, 16], 4, "coin-keep"));
+    parts.push(
+      write(left + 8, y + 12, "kept", "number"),
+      write(left + bar - 8, y + 12, "refused", "number", { anchor: "end" }),
+    );
+  }
+  for (const [word, start, share] of draw.shares) {
+    parts.push(rectangle([x(start), y, bar * share, 16], 2, word === draw.word ? "coin-keep" : "coin-share"));
+    if (bar * share > textWidth(word, 13) + 8) parts.push(write(x(start) + 5, y + 12, word, "number"));
+  }
+  const at = x(draw.uniform);
+  parts.push(
+    svg("path", { d: `M${at} ${y - 8}V${y + 22}`, class: "coin-line" }),
+    write(clamp(at, 40, width - 40), y - 12, `u = ${draw.uniform.toFixed(2)}`, "number ink", { anchor: "middle" }),
+    write(left, y + 30, draw.say, "number muted"),
+  );
+  field.over.append(...parts);
 }

@@ -49,24 +49,18 @@ class ImageAdaptor(nn.Module):
 class Operator(nn.Module, ABC):
     """Operator over the entries of one run, ``[slots, width]`` to ``[kept, width]``."""
 
-    commutes = False
-    """It may be computed before a linear product as well as after it, with fewer rows to multiply."""
-
-    def output_length(self, slots: int) -> int:
-        """Return the number of entries that it makes of a run."""
-        return min(slots, self._count(slots))
+    commutes = False  # it may be computed before a linear product as well as after it, with fewer rows to multiply
 
     def forward(self, entries: Tensor) -> Tensor:
-        """Compress ``[slots, width]`` to ``[kept, width]``."""
-        return self._compress(entries) if self._count(len(entries)) < len(entries) else entries
+        return self._compress(entries) if self.output_length(len(entries)) < len(entries) else entries
 
     @abstractmethod
-    def _count(self, slots: int) -> int:
-        """Count the entries of a run that becomes shorter."""
+    def output_length(self, slots: int) -> int:
+        """Return the number of entries that it makes of a run, at most ``slots``."""
 
     @abstractmethod
     def _compress(self, entries: Tensor) -> Tensor:
-        """Compress a run that becomes shorter, ``[slots, width]``, to ``[kept, width]``."""
+        """Compress a run that becomes shorter."""
 
 
 class ByRatio(Operator):
@@ -76,7 +70,7 @@ class ByRatio(Operator):
         super().__init__()
         self.ratio = ratio
 
-    def _count(self, slots: int) -> int:
+    def output_length(self, slots: int) -> int:
         return -(-slots // self.ratio)
 
 
@@ -86,7 +80,7 @@ class Prune(ByRatio):
     commutes = True
 
     def _compress(self, entries: Tensor) -> Tensor:
-        slots, count = len(entries), self._count(len(entries))
+        slots, count = len(entries), self.output_length(len(entries))
         if self.training:
             return entries[torch.randperm(slots, device=entries.device)[:count].sort().values]
         middles = (2 * torch.arange(count, device=entries.device) + 1) * slots // (2 * count)
@@ -99,7 +93,7 @@ class Pool(ByRatio):
     commutes = True
 
     def _compress(self, entries: Tensor) -> Tensor:
-        return F.adaptive_avg_pool1d(entries.t()[None], self._count(len(entries)))[0].t()
+        return F.adaptive_avg_pool1d(entries.t()[None], self.output_length(len(entries)))[0].t()
 
 
 class Merge(ByRatio):
@@ -110,7 +104,7 @@ class Merge(ByRatio):
     """
 
     def _compress(self, entries: Tensor) -> Tensor:
-        count, sizes = self._count(len(entries)), entries.new_ones(len(entries), 1)
+        count, sizes = self.output_length(len(entries)), entries.new_ones(len(entries), 1)
         while len(entries) > count:
             entries, sizes = _merged(entries, sizes, min(len(entries) - count, len(entries) // 2))
         return entries
@@ -141,7 +135,7 @@ class Conv(ByRatio):
     def _compress(self, entries: Tensor) -> Tensor:
         missing = -len(entries) % self.ratio
         filled = torch.cat([entries, entries[-1:].expand(missing, -1)])
-        return F.linear(filled.reshape(self._count(len(entries)), -1), self.weight, self.bias)
+        return F.linear(filled.reshape(self.output_length(len(entries)), -1), self.weight, self.bias)
 
 
 class Resampler(Operator):
@@ -152,12 +146,11 @@ class Resampler(Operator):
         self.queries = queries
         self.attention = ImageAdaptor(queries, width, heads, bias=False)
 
-    def _count(self, slots: int) -> int:
-        return self.queries
+    def output_length(self, slots: int) -> int:
+        return min(slots, self.queries)
 
     def _compress(self, entries: Tensor) -> Tensor:
-        gathered: Tensor = self.attention(entries)
-        return gathered
+        return self.attention(entries)  # type: ignore[no-any-return]
 
 
 class TextOnly(Operator):
@@ -165,7 +158,7 @@ class TextOnly(Operator):
 
     commutes = True
 
-    def _count(self, slots: int) -> int:
+    def output_length(self, slots: int) -> int:
         return 0
 
     def _compress(self, entries: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -146,16 +147,25 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
 
 
 def saved_beside(draft: PreTrainedModel, processor: ProcessorMixin) -> ProcessorMixin | PreTrainedTokenizerBase | None:
-    """Return the processor or tokenizer to save with a draft of the target that ``processor`` belongs to.
-
-    A draft that reads the target's states has no tokens of its own; only one that reads a tower's needs a processor.
-    """
+    """Return the part of a target's processor to save with its draft: none, the tokenizer, or for a tower all of it."""
     source = vision_source(draft)
     if source == "states":
         return None
-    words_alone = source == "none" or isinstance(draft, SlotDraft)
-    beside: ProcessorMixin | PreTrainedTokenizerBase = processor.tokenizer if words_alone else processor
-    return beside
+    return processor.tokenizer if source == "none" or isinstance(draft, SlotDraft) else processor
+
+
+@contextmanager
+def checkpoint_directory(directory: Path) -> Iterator[Path]:
+    """Give a directory with a temporary name that is renamed at the end, so that one that exists is complete.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk; nothing of it remains.
+    """
+    try:
+        with whole_directory(directory) as beside:
+            yield beside
+    except (SafetensorError, OSError) as error:
+        raise OSError(f"{directory} cannot be written: {error}") from error
 
 
 def save(
@@ -165,21 +175,15 @@ def save(
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
-    """Write a checkpoint under a temporary name and rename it, so that a directory that exists is complete.
-
-    Args:
-        processor: what is saved with it; see :func:`saved_beside`.
+    """Write a checkpoint, and the processor or tokenizer that :func:`saved_beside` returns for it.
 
     Raises:
         OSError: it cannot be written, such as on a full disk; nothing of it remains.
     """
-    try:
-        with whole_directory(directory) as beside:
-            model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
-            if processor is not None:
-                processor.save_pretrained(beside)
-    except (SafetensorError, OSError) as error:
-        raise OSError(f"{directory} cannot be written: {error}") from error
+    with checkpoint_directory(directory) as beside:
+        model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
+        if processor is not None:
+            processor.save_pretrained(beside)
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
@@ -244,10 +248,7 @@ class FusedLayer(nn.Module):
         self.weights = _raw(self)
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "weights"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy
         super().__setstate__(state)
         self.weights = _raw(self)
 
@@ -264,7 +265,6 @@ class FusedLayer(nn.Module):
         Args:
             attention_mask: added to the scores, ``[1, 1, tokens, columns]``; without it attention is causal.
             position_embeddings: cosines and sines ``[1, tokens, size of a head]``.
-            past_key_values: the KV cache; this layer's keys and values are added to it.
 
         Raises:
             ValueError: several rows.

@@ -13,13 +13,13 @@ from typing import Any, Final
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel
+from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from specllava.models.drafts.compressor import ImageAdaptor, compressor_of_config, segments_of
+from specllava.models.drafts.compressor import ImageAdaptor, Operator, compressor_of_config, segments_of
 from specllava.models.language_model import FULL
-from specllava.models.options import CompressorConfig, DraftFormat, OperatorName
+from specllava.models.options import CompressorConfig, DraftFormat
 from specllava.models.tokens import slot_ids
 
 LAST: tuple[int, ...] = (-1,)  # the target's last hidden state, after its final norm
@@ -38,9 +38,7 @@ class FeatureDraftConfig(LlamaConfig):
         state_layers: hidden states of the target that it reads, numbered as transformers does; -1 is the last, normed.
         target_hidden_size: of one such state; ``hidden_size`` if not given.
         draft_vocab_size: tokens that its own head scores; all of the target's if not given.
-        fusion: it has ``fc``, which makes one vector of what it reads; without, an EAGLE-3 draft reads one state as it
-            is.
-        fc_bias: that has a bias; if not given, as each format's authors have it.
+        fc_bias: ``fc``, which makes one vector of what it reads, has a bias; if not given, as its format's authors do.
         input_norm: its first layer has an input norm, as in EagleVLM (2509.11815); EAGLE has none there.
         own_embeddings: it has token embeddings of its own; the target's otherwise.
         own_head: it has a head of its own, the target's otherwise; if not given, EAGLE-3 has one.
@@ -49,8 +47,8 @@ class FeatureDraftConfig(LlamaConfig):
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
             positions without, see :mod:`specllava.models.drafts.eagle`.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
-        norm_before_residual, norm_before_fc, norm_output: variants of EAGLE-3 in the speculators layout: the normed
-            state is the residual; one norm before the fusion; the normed state recurs.
+        norm_before_residual, norm_output: variants of EAGLE-3 in the speculators layout: the normed state is the
+            residual; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.
 
     Raises:
@@ -64,7 +62,6 @@ class FeatureDraftConfig(LlamaConfig):
     state_layers: list[int] | tuple[int, ...] = LAST
     target_hidden_size: int | None = None
     draft_vocab_size: int | None = None
-    fusion: bool = True
     fc_bias: bool | None = None
     input_norm: bool = False
     own_embeddings: bool = False
@@ -75,7 +72,6 @@ class FeatureDraftConfig(LlamaConfig):
     mrope_interleaved: bool = False
     queries: int = 2
     norm_before_residual: bool = False
-    norm_before_fc: bool = False
     norm_output: bool = False
     compressor: dict[str, object] | None = None
 
@@ -151,8 +147,7 @@ def _replace_products(attention: nn.Module, width: int, bias: bool) -> None:
 def rotary_settings(name: str, settings: Mapping[str, Any], in_rows: bool) -> dict[str, Any]:
     """Return the rotary settings of any ``config.json`` by the names of ``FeatureDraftConfig``.
 
-    Args:
-        in_rows: the draft reads its target's three rows of positions, if the settings have sections for them.
+    With ``in_rows`` the draft reads its target's three rows of positions, if the settings have sections for them.
 
     Raises:
         ValueError: settings that are no JSON object, or sections that are not three numbers.
@@ -249,8 +244,7 @@ class FeatureDraft(PreTrainedModel):
         width = config.hidden_size
         wide = len(config.state_layers) * int(config.target_hidden_size or width)
         eagle3 = config.format == "eagle3"
-        if config.fusion:
-            self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=bool(config.fc_bias))
+        self.fc = nn.Linear(wide if eagle3 else width + wide, width, bias=bool(config.fc_bias))
         first, *rest = range(config.num_hidden_layers)
         self.layers = nn.ModuleList([(Eagle3Layer if eagle3 else EagleLayer)(config, first)])
         self.layers.extend(EagleLayer(config, number) for number in rest)
@@ -262,8 +256,6 @@ class FeatureDraft(PreTrainedModel):
         if config.own_head:
             self.lm_head = nn.Linear(width, int(config.draft_vocab_size or config.vocab_size), bias=False)
             self.register_buffer("d2t", torch.zeros(self.lm_head.out_features, dtype=torch.int64))
-        if eagle3 and config.norm_before_fc:
-            self.input_norm = nn.RMSNorm(wide, eps=config.rms_norm_eps)
         if config.format == "vispec":
             self.img_fc = nn.Linear(2 * width, width, bias=bool(config.fc_bias))
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
@@ -279,7 +271,6 @@ class FeatureDraft(PreTrainedModel):
 
     @property
     def shared(self) -> SharedEmbeddings:
-        assert self._shared, "bind comes first"
         return self._shared[0]
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -291,13 +282,11 @@ class FeatureDraft(PreTrainedModel):
     def inputs(self, embeds: Tensor, states: Tensor, guessed: bool = False, image: Tensor | None = None) -> Tensor:
         """Fuse token embeddings ``[…, hidden]`` with states to what the layers read, ``[…, width]``.
 
-        Args:
-            states: the target's, ``[…, layers * hidden]``, or the draft's own, ``[…, hidden]``.
-            guessed: they are the draft's own.
+        States are the target's, ``[…, layers * hidden]``, or ``guessed``: the draft's own, ``[…, hidden]``.
         """
         states = states.to(self.dtype)
         if self.config.format == "eagle3":
-            return torch.cat([embeds, states if guessed else self._fuse_states(states)], dim=-1)
+            return torch.cat([embeds, states if guessed else self.fc(states)], dim=-1)
         if self.config.format == "vispec":
             image = torch.zeros_like(states[..., :1, :]) if image is None else image
             states = self.img_fc(torch.cat([states, image.expand_as(states)], dim=-1))
@@ -386,13 +375,6 @@ class FeatureDraft(PreTrainedModel):
         target_ids: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
         return target_ids
 
-    def _fuse_states(self, states: Tensor) -> Tensor:
-        """Fuse the target's states of several layers, ``[…, layers * hidden]``, into one."""
-        if self.config.norm_before_fc:
-            states = self.input_norm(states)
-        joined: Tensor = self.fc(states) if self.config.fusion else states
-        return joined
-
     def _compress(
         self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor | None
     ) -> DraftInputs:
@@ -410,9 +392,9 @@ class FeatureDraft(PreTrainedModel):
                 gathered = self.imadpt(embeds[here])  # [queries, hidden]
                 made, image = [gathered[:-1]], gathered[-1]
             else:
-                made = [self._apply_operator(name, embeds[here], states[here]) for name in chosen]
-            weights = chosen.values() if run and chosen else [None]
-            for one, weight in zip(made, weights, strict=True):
+                operators = (self.compressor.operator(name) for name in chosen)
+                made = [self._apply_operator(one, embeds[here], states[here]) for one in operators]
+            for one, weight in zip(made, chosen.values() if run and chosen else [None], strict=True):
                 inputs.append(one)
                 bias.append((one.new_zeros(()) if weight is None else weight).expand(len(one)))
                 positions += range(end - len(one), end)
@@ -428,10 +410,8 @@ class FeatureDraft(PreTrainedModel):
             choice,
         )
 
-    def _apply_operator(self, name: OperatorName, embeds: Tensor, states: Tensor) -> Tensor:
+    def _apply_operator(self, operator: Operator, embeds: Tensor, states: Tensor) -> Tensor:
         """Return the entries ``[kept, hidden]`` that an operator makes of a run; fused are only as many as need be."""
-        assert self.compressor is not None
-        operator = self.compressor.operator(name)
         both = torch.cat([embeds, states.to(self.dtype)], dim=-1)
         made: Tensor = self.fc(operator(both)) if operator.commutes else operator(self.fc(both))
         return made
@@ -469,7 +449,12 @@ def fresh_feature_draft(
     sizes |= rotary_settings("the target", {"rope_parameters": rotations.get(FULL, rotations)}, in_rows=False)
     sizes |= {"hidden_act": "silu"}  # whatever the target's: engines have no other in a draft's layer
     sizes |= {"rms_norm_eps": getattr(text, "rms_norm_eps", None) or text.layer_norm_eps}  # as Cohere names it
-    sizes |= _narrower(text, heads, intermediate_size)
+    if heads > text.num_attention_heads:
+        raise ValueError(f"{heads} heads for a draft of a target with {text.num_attention_heads}: ask for no more")
+    sizes["head_dim"] = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    sizes["intermediate_size"] = intermediate_size or text.intermediate_size
+    if heads:
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     count, eagle3 = int(text.num_hidden_layers), kind == "eagle3"
     ids = None if guessable is None else sorted(set(guessable))
     config = FeatureDraftConfig(
@@ -482,33 +467,15 @@ def fresh_feature_draft(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         draft = FeatureDraft(config)
-    if eagle3:
-        _take_over_head(draft, target, ids)
-    else:
-        _pass_states_through(draft.fc)
+    with torch.no_grad():
+        if eagle3:
+            _take_over_head(draft, target, ids)
+        else:  # begin with the sum of embedding and state
+            width = draft.fc.out_features
+            draft.fc.weight += torch.eye(width).repeat(1, draft.fc.in_features // width)
     return draft.bind(target)
 
 
-def _narrower(text: PretrainedConfig, heads: int, intermediate_size: int) -> dict[str, int]:
-    """Return the sizes that may differ from the target's."""
-    if heads > text.num_attention_heads:
-        raise ValueError(f"{heads} heads for a draft of a target with {text.num_attention_heads}: ask for no more")
-    sizes = {"head_dim": getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads}
-    if intermediate_size:
-        sizes["intermediate_size"] = intermediate_size
-    if heads:
-        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
-    return sizes
-
-
-@torch.no_grad()
-def _pass_states_through(fusion: nn.Linear) -> None:
-    """Let a fusion begin with the sum of embedding and state."""
-    width = fusion.out_features
-    fusion.weight += torch.eye(width).repeat(1, fusion.in_features // width)
-
-
-@torch.no_grad()
 def _take_over_head(draft: FeatureDraft, target: PreTrainedModel, ids: Sequence[int] | None) -> None:
     """Begin with the target's final norm and the rows of its head that score ``ids``."""
     norm = target.get_decoder().norm

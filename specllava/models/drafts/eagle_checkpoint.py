@@ -27,7 +27,7 @@ LAYER_SEMANTICS: Final = "eagle_aux_layer_semantics"  # whose numbers these are:
 METHOD: Final = "speculators_model_type"
 EAGLES: Final = ("eagle", "eagle3")
 STATE_OFFSETS: Final = {"vllm": 0, "sglang": 1}  # hidden state, less the number that is written for it
-VARIANTS: Final = ("norm_before_residual", "norm_before_fc", "norm_output")
+VARIANTS: Final = ("norm_before_residual", "norm_output")
 SIZES: Final = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "rms_norm_eps", "max_position_embeddings", "hidden_act",
@@ -100,11 +100,10 @@ def read_feature_draft(
             layer numbers that may be counted in two ways. One line with names and numbers.
     """
     settings = checkpoint.settings()
-    most = _most_bytes(_sizes(checkpoint.name, settings), target)
-    weights = {plain_name(name): one for name, one in checkpoint.weights(most, notify).items()}
+    weights = {plain_name(name): one for name, one in checkpoint.weights(notify).items()}
     mask = weights.get("t2d")
     weights = {name: one for name, one in weights.items() if name != EMBEDDINGS_COPY and not name.endswith(UNUSED)}
-    config = feature_config(checkpoint.name, settings, weights, target, asked)
+    config = _checked_config(checkpoint.name, settings, weights, target, asked or DraftReading())
     if not config.own_embeddings:
         weights.pop("embed_tokens.weight", None)  # a copy of the target's
     with torch.device("meta"):
@@ -121,21 +120,16 @@ def read_feature_draft(
     return draft
 
 
-def feature_config(
-    name: str,
-    settings: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    target: PretrainedConfig,
-    asked: DraftReading | None = None,
+def _checked_config(
+    name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor], target: PretrainedConfig, asked: DraftReading
 ) -> FeatureDraftConfig:
     """Return the configuration of a checkpoint, checked against its target; see :func:`read_feature_draft`."""
-    asked = asked or DraftReading()
     if settings.get("model_type") == FeatureDraftConfig.model_type:
-        own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
-        _check_unread(name, settings, own.num_hidden_layers)
-        layers, config = list(asked.draft_state_layers or own.state_layers), own
-        if len(layers) != len(own.state_layers):
-            raise ValueError(f"{name} reads {len(own.state_layers)} hidden states, not the {len(layers)} of {layers}")
+        config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        _check_supported(name, settings, settings, config.num_hidden_layers, weights)
+        layers, count = list(asked.draft_state_layers or config.state_layers), len(config.state_layers)
+        if len(layers) != count:
+            raise ValueError(f"{name} reads {count} hidden states, not the {len(layers)} of {layers}")
         config.state_layers = layers
         _check_target(name, config, target)
     else:
@@ -151,22 +145,22 @@ def _published_config(
     name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor], target: PretrainedConfig, asked: DraftReading
 ) -> FeatureDraftConfig:
     """Return the configuration of a draft as others publish it; see :func:`read_feature_draft`."""
-    _check_method(name, settings, weights)
     sizes = _sizes(name, settings)
     kind = _format(name, weights, asked.draft_format)
     eagle3 = kind == "eagle3"
     count = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("layers.")), default=0)
-    _check_unread(name, sizes, count)
+    _check_supported(name, settings, sizes, count, weights)
     named = asked.draft_state_layers is not None or AUX_LAYERS in settings or AUX_LAYERS in _eagle_config(settings)
-    text, bare = target.get_text_config(), eagle3 and _eagle_config(settings).get("use_aux_hidden_state") is False
-    fusion = None if bare else weights.get("fc.weight")
-    if fusion is None and not bare:
+    text, fusion = target.get_text_config(), weights.get("fc.weight")
+    if fusion is None:
         raise ValueError(f"{name} has no fc.weight, so it is no feature draft: {len(weights)} other tensors are there")
     layers = list(asked.draft_state_layers or LAST)
-    if asked.draft_state_layers is None and eagle3 and not bare:
+    if asked.draft_state_layers is None and eagle3:
         layers = _state_layers(name, settings, int(text.num_hidden_layers))
-    read = int(sizes.get("hidden_size") or 0) if fusion is None else fusion.shape[1] - (0 if eagle3 else len(fusion))
+    read = fusion.shape[1] - (0 if eagle3 else len(fusion))
     head = weights.get("lm_head.weight") if eagle3 else None
+    # Where the layout of speculators is silent about norm_before_residual, vLLM takes it for granted.
+    variants = dict.fromkeys(VARIANTS, False) | {VARIANTS[0]: LAYER_CONFIG in settings}
     config = FeatureDraftConfig(
         **{key: sizes[key] for key in SIZES if sizes.get(key) is not None} | {"num_hidden_layers": count},
         **rotary_settings(name, sizes, in_rows=eagle3),
@@ -178,22 +172,26 @@ def _published_config(
         state_layers=layers,
         target_hidden_size=_target_width(name, read, layers, text.hidden_size if named else 0),
         draft_vocab_size=None if head is None else len(head),
-        fusion=fusion is not None,
         fc_bias="fc.bias" in weights,
         input_norm=not eagle3 and "layers.0.input_layernorm.weight" in weights,
         own_embeddings=eagle3 and len(weights.get("embed_tokens.weight", ())) == text.vocab_size,  # else a copy
         own_head=head is not None,
         queries=len(weights["imadpt.q"]) if kind == "vispec" else 2,
         tie_word_embeddings=False,
-        **(_variants(settings) if eagle3 else {}),
+        **({key: bool(settings.get(key, usual)) for key, usual in variants.items()} if eagle3 else {}),
     )
     _check_target(name, config, target)
     _check_vocabulary(name, config, sizes, weights, text.vocab_size)
     return config
 
 
-def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Refuse drafts of other methods, by what they call themselves or by a tensor that only they have."""
+def _check_supported(
+    name: str, settings: Mapping[str, Any], sizes: Mapping[str, Any], layers: int, weights: Mapping[str, Tensor]
+) -> None:
+    """Refuse drafts of other methods, sliding windows, and a norm for each state that a draft reads.
+
+    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
+    """
     method = settings.get(METHOD, EAGLES[0])
     if method not in EAGLES or P_EAGLE_TENSOR in weights:
         what = f"{METHOD} {method!r}" if method not in EAGLES else f"a tensor {P_EAGLE_TENSOR}, of P-EAGLE"
@@ -201,18 +199,11 @@ def _check_method(name: str, settings: Mapping[str, Any], weights: Mapping[str, 
             f"{name} has {what}: it guesses several tokens in one pass, and only drafts that go on from their own"
             " state are read here (EAGLE-1 to 3, MSD, ViSpec)"
         )
-
-
-def _check_unread(name: str, settings: Mapping[str, Any], layers: int) -> None:
-    """Refuse sliding windows, and a norm for each state that a draft reads.
-
-    A ``sliding_window`` alone, as Qwen's configurations carry it along, is none: no engine goes by it.
-    """
-    types = settings.get("layer_types") or []
+    types = sizes.get("layer_types") or []
     own = types[:layers] if isinstance(types, list) else [types]
-    if settings.get("use_sliding_window") is not False and any(one != FULL for one in own):
+    if sizes.get("use_sliding_window") is not False and any(one != FULL for one in own):
         raise ValueError(f"{name} has layer_types {own!r}: drafts with {FULL} alone are read here")
-    if settings.get("fc_norm") or _eagle_config(settings).get("fc_norm"):
+    if sizes.get("fc_norm") or _eagle_config(settings).get("fc_norm"):
         raise ValueError(f"{name} has fc_norm: drafts that norm each state before the fusion are not read here")
 
 
@@ -222,24 +213,8 @@ def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return detected if isinstance(detected, Mapping) else {}
 
 
-def _variants(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the variants of an EAGLE-3 head.
-
-    NVIDIA writes them into ``eagle_config``, and calls ``norm_output`` ``return_hidden_post_norm``. Where the layout of
-    speculators is silent about ``norm_before_residual``, vLLM takes it for granted.
-    """
-    inner = _eagle_config(settings)
-    normed_output = inner.get("return_hidden_post_norm", False)
-    known = {"norm_before_residual": LAYER_CONFIG in settings, "norm_output": normed_output}
-    return {key: bool(settings.get(key, inner.get(key, known.get(key, False)))) for key in VARIANTS}
-
-
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration's settings with those that speculators nests.
-
-    Raises:
-        ValueError: a size that is no number.
-    """
+    """Return a configuration's settings with those that speculators nests; a size that is no number is refused."""
     nested = settings.get(LAYER_CONFIG, {})
     if not isinstance(nested, Mapping):
         raise ValueError(f"{name} has {LAYER_CONFIG} {nested!r}, which is no JSON object")
@@ -289,23 +264,18 @@ def _state_layers(name: str, settings: Mapping[str, Any], count: int) -> list[in
                 f"{name} has eagle_config.{AUX_LAYERS} {theirs}, which are outputs of layers by SGLang's counting and"
                 f' hidden states by vLLM\'s: write "{AUX_LAYERS}": {usual} (hidden states) into its config.json instead'
             )
-        return _in_range(name, [one + 1 for one in theirs], count)
+        counting, ours = "sglang", None
     listed, offset = theirs if ours is None else ours, STATE_OFFSETS[counting or "vllm"]
-    return _in_range(name, usual if listed is None else [one + offset for one in listed], count)
-
-
-def _in_range(name: str, layers: list[int], count: int) -> list[int]:
+    layers = usual if listed is None else [one + offset for one in listed]
     if not layers or any(not 0 <= one <= count for one in layers):
         raise ValueError(f"{name} reads hidden states {layers} of a target with {count} layers")
     return layers
 
 
 def _target_width(name: str, read: int, layers: Sequence[int], hidden: int) -> int:
-    """Return the width of a target's state, of what a draft reads of several.
+    """Return the width of one of a target's states, of which a draft reads ``read`` numbers side by side.
 
     Args:
-        read: numbers, those of all states side by side.
-        layers: the states.
         hidden: the target's width, if the states are named: then their number may be what is wrong; else 0.
 
     Raises:
@@ -343,9 +313,7 @@ def _check_vocabulary(
 def _check_token_map(name: str, offsets: Tensor, mask: Tensor | None, size: int) -> None:
     """Refuse offsets that name no different tokens of the target, or others than the mask of the same file.
 
-    Args:
-        offsets: ``d2t``: a token of the draft and its offset make the target's.
-        mask: ``t2d``: which of the target's tokens the draft scores, in their order.
+    A token of the draft and its offset in ``d2t`` make the target's. The mask ``t2d`` is true there.
     """
     own = len(offsets)
     ids = offsets + torch.arange(own)
@@ -356,16 +324,10 @@ def _check_token_map(name: str, offsets: Tensor, mask: Tensor | None, size: int)
         )
     if own == size and bool(offsets.any()):
         raise ValueError(f"{name} scores all {size} tokens, and its d2t orders them anew: leave d2t out")
-    if mask is None:
-        return
-    named = mask.flatten().nonzero()[:, 0]
-    if len(named) != own:
-        raise ValueError(f"{name} has {own} tokens in d2t and {len(named)} in t2d, which say the same: export it again")
-    if differ := (ids.sort().values != named).nonzero()[:, 0].tolist():
-        first = differ[0]
+    named = ids.sort().values if mask is None else mask.flatten().nonzero()[:, 0]
+    if not torch.equal(ids.sort().values, named):
         raise ValueError(
-            f"{name} has a d2t and a t2d that differ in {len(differ)} of {own} tokens: token {first} is the target's"
-            f" {int(ids.sort().values[first])} by d2t and {int(named[first])} by t2d. Export it again"
+            f"{name} has {own} tokens in d2t and {len(named)} in t2d, which are not the same: export it again"
         )
 
 
@@ -405,11 +367,3 @@ def _check_keys(name: str, draft: FeatureDraft, weights: Mapping[str, Tensor]) -
     for key, one in wanted.items():
         if one.shape != weights[key].shape:
             raise ValueError(f"{name} has {key} of shape {list(weights[key].shape)}, {list(one.shape)} is expected")
-
-
-def _most_bytes(sizes: Mapping[str, Any], target: PretrainedConfig) -> int:
-    """Return the bytes that a pickled file may have: float32, embeddings and head of its own, and as much again."""
-    text = target.get_text_config()
-    width, inner = int(sizes.get("hidden_size") or 0), int(sizes.get("intermediate_size") or 0)
-    rows = 2 * int(text.vocab_size) + 16 * width + 3 * inner + 3 * int(text.hidden_size)
-    return 2 * 4 * rows * width + 2**20

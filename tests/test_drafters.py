@@ -1,11 +1,11 @@
-"""Rules and drafters of one's own: the examples of ``docs/extending.md`` as printed, and any others.
+"""Every rule and drafter, registered or one's own, changes no token, is named in traces, and is refused in a line.
 
-They change no token, are named in traces, and are refused in a line where they break limits.
+Whoever joins ``RULE_CHOICES`` or ``DRAFTER_CHOICES`` is tested here. Oracles: whole forward passes without a cache
+(``models.reference``), the target alone with the same seed, and a plain search for prompt lookup.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -20,18 +20,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
-from support.models import DraftKind, expected
+from support.models import DraftKind, decode, expected
+from support.refusals import complaint
 
-from specllava.config import DRAFTER_CHOICES, DecodingConfig
+from specllava.config import DRAFTER_CHOICES, RULES, DecodingConfig
 from specllava.engine.decoders import Batch
 from specllava.engine.engine import Engine, PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.models.options import PassesName
 from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
 from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder
 from specllava.spec_decode.loop import Lane, stream
+from specllava.spec_decode.ngram_drafter import MAX_MATCHES, NgramDrafter, continuations, merge
 from specllava.spec_decode.rules import FixedRule
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from specllava.tree import DraftTree
@@ -41,8 +42,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 BEARS = ({"rule": "nucleus"}, {"drafter": "Successors"}, {"drafter": "Nearest"})
 VOCABULARY = models.RECIPE.vocabulary
 CHATS, SEEDS = st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS)
-KINDS = st.sampled_from(models.KINDS)
 OWN = DecodingConfig(max_new_tokens=16, depth=4, nodes=8, width=3)
+DRAFTERS = tuple(name for name in DRAFTER_CHOICES if name != "model")
 
 
 def test_every_example_answers_as_the_target_alone_and_is_named_in_its_trace():
@@ -54,17 +55,13 @@ def test_every_example_answers_as_the_target_alone_and_is_named_in_its_trace():
         traces = names["traces"]
         assert isinstance(traces, dict)
         trace, alone = traces["speculative"], traces["target-only"]
-        assert isinstance(trace, DecodeTrace)
         assert trace.token_ids == alone.token_ids
         assert {"rule": trace.rule, "drafter": trace.drafter} == {"rule": None, "drafter": None} | bears
         assert len(trace.steps) < len(alone.steps), "what it guesses is sometimes right"
         assert DecodeTrace.from_json(trace.to_json()).to_json() == trace.to_json()
 
 
-def test_every_drafter_that_is_offered_is_built_and_has_that_name_in_traces():
-    pair, prompt = models.pair("mixed"), models.prompt(3)
-    requests = (pair.request(Lane.of(DecodingConfig(drafter=name), prompt)) for name in DRAFTER_CHOICES)
-    assert [request.drafter.name for request in requests] == list(DRAFTER_CHOICES)
+# ------------------------------------------------------------------------------------------------ every method
 
 
 class AnyRule(GrowthRule):
@@ -72,8 +69,8 @@ class AnyRule(GrowthRule):
 
     max_children = 4
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, seed: int, config: DecodingConfig = OWN) -> None:
+        self._random, self._config = random.Random(seed), config
 
     def __len__(self) -> int:
         return 0
@@ -82,12 +79,13 @@ class AnyRule(GrowthRule):
         return self._random.randint(0, self.max_children)
 
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
-        return self._random.sample(list(level), self._random.randint(0, min(len(level), OWN.width)))  # in any order
+        most = min(len(level), self._config.width)
+        return self._random.sample(list(level), self._random.randint(0, most))  # in any order
 
     def select(self, builder: TreeBuilder) -> list[int]:
         chosen = {0}
         for node in range(1, len(builder.tokens)):
-            wanted = len(chosen) <= OWN.nodes and self._random.random() < 0.7
+            wanted = len(chosen) <= self._config.nodes and self._random.random() < 0.7
             if wanted and builder.parents[node] in chosen:
                 chosen.add(node)
         return sorted(chosen - {0})
@@ -96,8 +94,8 @@ class AnyRule(GrowthRule):
 class AnyDrafter(Drafter):
     """Propose random trees, with the target's own answer now and then; false to Python too."""
 
-    def __init__(self, seed: int, answer: Sequence[int]) -> None:
-        self._random, self._answer = random.Random(seed), answer
+    def __init__(self, seed: int, answer: Sequence[int], nodes: int = OWN.nodes) -> None:
+        self._random, self._answer, self._nodes = random.Random(seed), answer, nodes
 
     def __len__(self) -> int:
         return 0
@@ -107,7 +105,7 @@ class AnyDrafter(Drafter):
 
     def propose(self, root: int, depth: int) -> DraftTree:
         tokens, parents, levels = [root], [-1], [0]
-        for _ in range(self._random.randint(0, OWN.nodes)):
+        for _ in range(self._random.randint(0, self._nodes)):
             parent = self._random.randrange(len(tokens))
             right = self._answer[self._emitted + levels[parent] :][:1]
             token = right[0] if right and self._random.random() < 0.5 else self._random.randrange(10, 200)
@@ -121,43 +119,122 @@ class AnyDrafter(Drafter):
         self._emitted += len(path)
 
 
-@given(CHATS, SEEDS, KINDS, st.integers(0, 10_000), st.integers(1, 20))
-@settings(max_examples=12)
-def test_an_own_rule_changes_no_token(chat: int, seed: int, kind: DraftKind, choices: int, limit: int):
-    lane = Lane("own", replace(OWN, max_new_tokens=limit), models.prompt(chat, seed), rule=AnyRule(choices))
-    assert models.pair(kind, seed).run(lane).token_ids == expected(chat, seed, limit)
+def lane_of(method: str, config: DecodingConfig, prompt: Prompt, choices: int, answer: Sequence[int]) -> Lane:
+    if method == "own rule":
+        return Lane(method, config, prompt, rule=AnyRule(choices, config))
+    if method == "own drafter":
+        return Lane(method, config, prompt, drafter=AnyDrafter(choices, answer, config.nodes))
+    return Lane(method, replace(config, **{"rule" if method in RULES else "drafter": method}), prompt)
 
 
-@given(CHATS, SEEDS, st.integers(0, 10_000), st.sampled_from((0.0, 0.9)))
-@settings(max_examples=12)
-def test_an_own_drafter_changes_no_token(chat: int, seed: int, choices: int, temperature: float):
-    config = replace(OWN, temperature=temperature, seed=choices)
-    pair, prompt = models.pair(None, seed), models.prompt(chat, seed)
-    alone = pair.run(Lane("alone", replace(config, drafter="none"), prompt)).token_ids
-    trace = pair.run(Lane("own", config, prompt, drafter=AnyDrafter(choices, alone)))
-    assert trace.token_ids == alone
-    assert temperature or alone == expected(chat, seed, 16)
+@pytest.mark.parametrize("method", [*RULES, *DRAFTERS, "own rule", "own drafter"])
+@given(
+    CHATS, SEEDS, st.sampled_from(models.KINDS), models.configs(), st.none() | st.integers(0, models.LONGEST - 1),
+    st.sampled_from((0.0, 0.0, 0.9)), st.integers(0, 10_000),
+)  # fmt: skip
+@settings(max_examples=10)
+def test_no_method_changes_a_token(
+    method: str, chat: int, seed: int, kind: DraftKind, config: DecodingConfig, ending: int | None,
+    temperature: float, choices: int,
+):  # fmt: skip
+    """With an end token at some index of the answer or without, greedily or drawn with one seed."""
+    eos = None if ending is None else models.reference(chat, seed)[ending]
+    pair, prompt = models.pair(kind, seed, eos), models.prompt(chat, seed)
+    config = replace(config, temperature=temperature, seed=choices)
+    alone = decode(pair, prompt, replace(config, drafter="none"))
+    if not temperature:
+        assert alone.token_ids == expected(chat, seed, config.max_new_tokens, () if eos is None else (eos,))
+    lane = lane_of(method, config, prompt, choices, alone.token_ids)
+    trace = pair.run(lane)
+    assert trace.token_ids == alone.token_ids
+    assert trace.finish_reason == alone.finish_reason == ("eos" if alone.token_ids[-1] == eos else "length")
+    assert DecodeTrace.from_json(trace.to_json()) == trace
+    assert method not in DRAFTERS or pair.request(lane).drafter.name == method
+    assert all(step.tree.drafted <= config.nodes and max(step.tree.depths()) <= config.depth for step in trace.steps)
 
 
-def test_every_method_takes_own_objects_and_traces_bear_their_names():
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_of_a_perfect_draft_the_likeliest_branch_is_accepted_whole(rule: str, depth: int):
+    config = DecodingConfig(
+        rule=rule, depth=depth, nodes=64, min_log_prob=-50.0, max_new_tokens=models.LONGEST, branching=(2,) + (1,) * 7
+    )
+    deepest = 0
+    for chat in range(len(models.CHATS)):
+        room = config.max_new_tokens - 1
+        for step in decode(models.pair("perfect"), models.prompt(chat), config).steps:
+            assert step.verification.path == step.tree.first_branch()
+            accepted = len(step.verification.accepted)
+            assert accepted == min(depth, room - 1) or rule not in ("chain", "fixed")
+            deepest, room = max(deepest, accepted), room - len(step.emitted)
+        assert room == 0
+    assert deepest == depth or rule == "sequoia"
+
+
+def test_every_way_to_decode_takes_own_objects_and_traces_bear_their_names():
     pair, question, off = models.pair("mixed"), (models.picture(0), models.messages(0)), replace(OWN, drafter="none")
-    events = list(pair.stream(*question, OWN, rule=AnyRule(1)))
-    first, *steps = events
+    first, *steps = pair.stream(*question, OWN, rule=AnyRule(1))
+    trace, ordinary = pair.generate(*question, OWN, rule=AnyRule(1)), pair.generate(*question, OWN)
     emitted = (first.first_token, *(token for step in steps for token in step.emitted))
-    trace = pair.generate(*question, OWN, rule=AnyRule(1))
     assert emitted == trace.token_ids == expected(0, 0, 16)
     assert [step.tree for step in steps] == [step.tree for step in trace.steps]
-    lanes = pair.compare(*question, off, drafter=AnyDrafter(1, expected(0, 0, 16)))
-    drafted, ordinary = lanes[SPECULATIVE], pair.generate(*question, OWN)
     assert [step.tree for step in ordinary.steps] != [step.tree for step in trace.steps], "the rule grew the trees"
+    lanes = pair.compare(*question, off, drafter=AnyDrafter(1, expected(0, 0, 16)))
+    drafted = lanes[SPECULATIVE]
     assert sum(len(step.verification.accepted) for step in drafted.steps) > 3, "it is right now and then"
     names = [(one.rule, one.drafter) for one in (trace, drafted, lanes[TARGET_ONLY], ordinary)]
     assert names == [("AnyRule", None), (None, "AnyDrafter"), (None, None), (None, None)]
     for one in (trace, drafted, ordinary):
-        document = json.loads(one.to_json())
-        assert ("rule" in document, "drafter" in document) == (one.rule is not None, one.drafter is not None)
-        read = DecodeTrace.from_json(one.to_json())
-        assert read == one and read.to_json() == one.to_json()
+        assert (b'"rule":"AnyRule"' in one.to_json(), b'"drafter":"AnyDrafter"' in one.to_json()) == (
+            one.rule is not None, one.drafter is not None,
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ prompt lookup
+
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+
+
+def plain_search(text: list[int], longest: int, depth: int) -> list[tuple[int, ...]]:
+    for length in range(longest, 0, -1):
+        found = []
+        for start in range(len(text) - length - 1, -1, -1):
+            if text[start : start + length] == text[-length:]:
+                found.append(tuple(text[start + length : start + length + depth]))
+        if found and length < len(text):
+            return found[:MAX_MATCHES]
+    return []
+
+
+@given(texts, st.integers(1, 4), st.integers(0, 6), st.integers(1, 30))
+@settings(max_examples=200)
+def test_lookups_tree_is_what_a_plain_search_finds_merged(text: list[int], longest: int, depth: int, nodes: int):
+    found = continuations(text, longest, depth)
+    assert found == plain_search(text, longest, depth)
+    tree = merge(9, found, nodes)
+    paths = [tuple(tree.tokens[step] for step in tree.path(node))[1:] for node in range(1, len(tree))]
+    beginnings = {path[:end] for path in found for end in range(1, 1 + len(path))}
+    shares = {path: sum(other[: len(path)] == path for other in found) for path in beginnings}
+    assert len(set(paths)) == len(paths) == min(nodes, len(shares)) and {*paths} <= {*shares}
+    for node, path in enumerate(paths, start=1):
+        assert math.exp(tree.scores()[node]) == pytest.approx(shares[path] / len(found), abs=1e-5)
+    kept = sorted((shares[path] for path in paths), reverse=True)
+    assert kept == sorted(shares.values(), reverse=True)[: len(kept)]
+
+
+def test_lookup_by_hand():
+    """Nothing said before means nothing proposed; the image marker is neither proposed nor looked for."""
+    tree = merge(2, continuations([5, 1, 2, 7, 1, 2, 8, 1, 2], 3, 2), 9)
+    assert (tree.tokens, tree.parents) == ((2, 8, 7, 1, 1), (-1, 0, 0, 1, 2))
+    assert tree.entropies[0] == pytest.approx(math.log(2)) and tree.entropies[1] == 0.0 and tree.entropies[3] is None
+    drafter, config = NgramDrafter(3, 20), DecodingConfig(max_new_tokens=1)
+    lane = Lane("own", config, replace(models.prompt(3), input_ids=torch.tensor([[11, 12, 13]])), drafter=drafter)
+    models.pair(None).request(lane).prefill()
+    assert drafter.propose(14, 5) == DraftTree.only_root(14)
+    drafter.commit((0,), None)
+    assert drafter.propose(12, 5).tokens == (12, 13, 14, 12)
+    assert continuations([1, 9, 9, 2, 1], 1, 3, frozenset({9})) == [()]
+    assert continuations([9, 9, 9], 2, 3, frozenset({9})) == []
 
 
 # ------------------------------------------------------------------------------------------------ refused rules
@@ -183,69 +260,59 @@ class Mine(GrowthRule):
         return self._returned.get("select", lambda builder: [1])(builder)
 
 
-RULES: dict[str, dict[str, Any]] = {  # by what the line must say after "the rule mine", or of it
+BROKEN_RULES: dict[str, dict[str, Any]] = {  # by what the line must say
     "selects 9 nodes, at most 8 are allowed": {"select": lambda builder: list(range(1, 10))},
     "selects node [0-9]+ without its parent 1 before it": {"select": lambda builder: [builder.parents.index(1)]},
     "selects node 5 without its parent 1 before it": {"select": lambda builder: [5, 1]},
     r"selects \[[0-9]+\]: not different nodes from 1 to 16": {"select": lambda builder: [len(builder.tokens)]},
-    r"selects \[-1\]: not different nodes from 1 to 16": {"select": lambda builder: [-1]},
     r"selects \[1, 1\]: not different nodes from 1 to 16": {"select": lambda builder: [1, 1]},
     r"selects \[0\]: not different nodes from 1 to 16": {"select": lambda builder: [0]},
     r"expands \[0\]: not different nodes of the level": {"frontier": lambda builder, level: [0]},
     r"expands \[1, 1\]: not different nodes of the level": {"frontier": lambda builder, level: [1, 1]},
-    r"expands \[99\]: not different nodes of the level": {"frontier": lambda builder, level: [99]},
     "expands 16 more nodes, 8 are allowed": {"frontier": lambda builder, level: level},
     "wants -1 children of one node: 0 to .*max_children, 4": {"num_children": -1},
     "wants 5 children of one node: 0 to .*max_children, 4": {"num_children": 5},
     r"max_children \(4.0,\): not integers": {"max_children": 4.0},
-    r"num_children \(1.5,\): not integers": {"num_children": 1.5},
     r"num_children \(None,\): not integers": {"num_children": None},
     "expands None: not integers": {"frontier": lambda builder, level: None},
-    "expands <map .*: not integers": {"frontier": lambda builder, level: map(float, level)},
-    r"expands \[1.0\]: not integers": {"frontier": lambda builder, level: [1.0]},
-    "selects None: not integers": {"select": lambda builder: None},
     r"selects array\(\[1.\]\): not integers": {"select": lambda builder: np.array([1.0])},
     r"selects \[tensor\(\[1, 2\]\)\]: not integers": {"select": lambda builder: [torch.tensor([1, 2])]},
-    "has max_children -1: 0 to 256 are allowed": {"max_children": -1},
     "has max_children 257: 0 to 256 are allowed": {"max_children": 257},
 }
 
 
-@pytest.mark.parametrize("passes", ["eager", "padded"])
-@pytest.mark.parametrize("line", RULES)
-def test_a_rule_that_breaks_a_limit_is_refused_and_the_caches_live_on(line: str, passes: PassesName):
+def test_a_rule_that_breaks_a_limit_is_refused_and_the_caches_live_on():
     """Nothing of the failed answer stays: the next one is what it is alone."""
-    pair, prompt = replace(models.pair("mixed"), passes=passes), models.prompt(0)
+    pair, prompt = replace(models.pair("mixed"), passes="padded"), models.prompt(0)
     caches = KVCaches(pair.engines)
-    list(models.events(pair, prompt, OWN, caches))
-    with pytest.raises(ValueError, match=f"^(?=.*the rule mine )[^\n]*{line}[^\n]*$"):
-        list(stream(pair.request(Lane("own", OWN, prompt, rule=Mine(**RULES[line])), caches)))
+    for line, returned in BROKEN_RULES.items():
+        lane = Lane("own", OWN, prompt, rule=Mine(**returned))
+        said = complaint(lambda lane=lane: list(stream(pair.request(lane, caches))))
+        assert "the rule mine " in said and re.search(line, said), said
     first, *steps = models.events(pair, prompt, OWN, caches)
     assert (first.first_token, *(token for step in steps for token in step.emitted)) == expected(0, 0, 16)
 
 
-@pytest.mark.parametrize("form", [np.array, torch.tensor, tuple, lambda nodes: [np.int16(node) for node in nodes]])
-def test_a_rule_may_return_integers_of_another_form(form: Callable[[list[int]], Any]):
-    rule = Mine(
-        num_children=np.int64(2), max_children=np.int64(4), frontier=lambda builder, level: form(level[:1]),
-        select=lambda builder: form([1, 2]),
-    )  # fmt: skip
-    trace = models.pair("mixed").run(Lane("own", OWN, models.prompt(0), rule=rule))
-    assert trace.token_ids == expected(0, 0, 16)
-    assert DecodeTrace.from_json(trace.to_json()) == trace and max(step.tree.drafted for step in trace.steps) == 2
+def test_a_rule_may_return_integers_of_another_form():
+    for form in (np.array, torch.tensor, tuple, lambda nodes: [np.int16(node) for node in nodes]):
+        frontier, select = (lambda _, level, form=form: form(level[:1])), (lambda _, form=form: form([1, 2]))
+        rule = Mine(num_children=np.int64(2), max_children=np.int64(4), frontier=frontier, select=select)
+        trace = models.pair("mixed").run(Lane("own", OWN, models.prompt(0), rule=rule))
+        assert trace.token_ids == expected(0, 0, 16)
+        assert DecodeTrace.from_json(trace.to_json()) == trace and max(step.tree.drafted for step in trace.steps) == 2
 
 
 def test_a_rule_that_does_not_fit_its_drafter_or_drawn_children_is_refused():
     """A rule that drops drawn guesses for what they are bends the distribution of the answer."""
     pair, prompt = models.pair("mixed"), models.prompt(0)
-    for drafter in ("none", "prompt-lookup"):
-        with pytest.raises(ValueError, match=f"^the drafter {drafter} grows no trees, so the rule mine has no use$"):
-            pair.request(Lane("own", replace(OWN, drafter=drafter), prompt, rule=Mine()))
-    with pytest.raises(ValueError, match=r"^the drafter Proposing grows no trees, so the rule mine has no use$"):
-        pair.request(Lane("own", OWN, prompt, rule=Mine(), drafter=Proposing(DraftTree.only_root)))
     drawn = DecodingConfig(rule="fixed", children="drawn", temperature=1.0, max_new_tokens=8)
-    with pytest.raises(ValueError, match=r"^the rule mine is not drawable: set children to best"):
-        pair.request(Lane("own", drawn, prompt, rule=Mine()))
+    lanes = {name: Lane("own", replace(OWN, drafter=name), prompt, rule=Mine()) for name in DRAFTERS}
+    lanes["Proposing"] = Lane("own", OWN, prompt, rule=Mine(), drafter=Proposing(DraftTree.only_root))
+    for name, lane in lanes.items():
+        line = complaint(lambda lane=lane: pair.request(lane))
+        assert line == f"the drafter {name} grows no trees, so the rule mine has no use"
+    line = complaint(lambda: pair.request(Lane("own", drawn, prompt, rule=Mine())))
+    assert line.startswith("the rule mine is not drawable: set children to best")
     rule = FixedRule(branching=drawn.branching, depth=drawn.depth, nodes=drawn.nodes)
     own = pair.run(Lane("own", drawn, prompt, rule=rule))
     assert own.token_ids == pair.run(Lane("own", drawn, prompt)).token_ids
@@ -270,63 +337,45 @@ def guess(token: Any, log_prob: Any = -1.0, entropy: Any = None, parent: Any = 0
     return lambda root: DraftTree((root, token), (-1, parent), (0.0, log_prob), (None, entropy))
 
 
-TREES: dict[str, Make] = {  # by what the line must say after "the drafter Proposing proposes"
+BROKEN_TREES: dict[str, Make] = {  # by what the line must say after "the drafter Proposing proposes"
     "9 tokens, at most 8 are allowed": lambda root: DraftTree.chain([root] * 10),
     "5 levels, at most 4 are allowed": lambda root: DraftTree.chain([root] * 6),
     "a tree below token [0-9]+, not below the last token": lambda root: DraftTree.chain([root + 1] * 3),
     f"token {VOCABULARY}, of a vocabulary of {VOCABULARY}": guess(VOCABULARY),
     f"token -1, of a vocabulary of {VOCABULARY}": guess(-1),
     r"tokens \(.*np.True_\): not integers": guess(np.bool_(True)),
-    r"tokens \(.*40.0\): not integers": guess(40.0),
-    r"tokens \(.*None\): not integers": guess(None),
     r"tokens \(.*'40'\): not integers": guess("40"),
-    "log-probabilities or entropies that are not finite": guess(40, math.nan),
-    "log-probabilities or entropies that are not fin": guess(40, torch.tensor(math.nan)),
+    "log-probabilities or entropies that are not finite": guess(40, torch.tensor(math.nan)),
     "log-probabilities or entropies that are no numbers": guess(40, None),
     "log-probabilities or entropies that are not f": guess(40, -1.0, math.inf),
     r"parents \(-1, 0.0\): not integers": guess(40, parent=0.0),
     "no tree: .*NoneType": guess(40, parent=None),
     "None, not a DraftTree": lambda root: None,
-    r"\[[0-9]+\], not a DraftTree": lambda root: [root],
     "no tree: a tree needs one entry per node .* lengths": lambda root: DraftTree.chain([]),
-    "no tree: a tree needs .* lengths": lambda root: DraftTree(torch.tensor([]), (), (), ()),
 }
 
 
-@pytest.mark.parametrize("line", TREES)
-def test_a_drafter_is_refused_that_proposes_what_cannot_be_verified_or_recorded(line: str):
+def test_a_drafter_is_refused_that_proposes_what_cannot_be_verified_or_recorded():
     """A tree below another token would be verified as if the target had chosen that token."""
-    with pytest.raises(ValueError, match=f"^the drafter Proposing proposes {line}[^\n]*$"):
-        models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=Proposing(TREES[line])))
+    for line, tree in BROKEN_TREES.items():
+        lane = Lane("own", OWN, models.prompt(0), drafter=Proposing(tree))
+        said = complaint(lambda lane=lane: models.pair(None).run(lane))
+        assert re.match(f"the drafter Proposing proposes {line}", said), said
 
 
-FORMS: dict[str, Make] = {
-    "arrays": lambda root: DraftTree(
-        np.array([root, 40]), np.array([-1, 0]), np.array([0.0, -0.5], np.float32), (None, 0)
-    ),
-    "numpy's numbers": lambda root: DraftTree(
-        (np.int32(root), np.int64(40)), (np.int8(-1), np.int8(0)), (np.float32(0), np.float64(-0.5)),
-        (None, np.float16(0)),
-    ),
-    "tensors": lambda root: DraftTree(
-        torch.tensor([root, 40]), torch.tensor([-1, 0]), torch.tensor([0.0, -0.5]), (None, torch.tensor(0))
-    ),
-    "tensors of one": lambda root: DraftTree(
-        (torch.tensor(root), torch.tensor([40])), (-1, torch.tensor(0)), (0, torch.tensor(-0.5)),
-        (None, torch.tensor([0.0])),
-    ),
-    "lists": lambda root: DraftTree([root, 40], [-1, 0], [0, -0.5], [None, 0]),
-}  # fmt: skip
+FORMS: tuple[Make, ...] = (
+    lambda root: DraftTree(np.array([root, 40]), np.array([-1, 0]), np.array([0.0, -0.5], np.float32), (None, 0)),
+    lambda root: DraftTree(torch.tensor([root, 40]), torch.tensor([-1, 0]), [0, -0.5], (None, torch.tensor(0))),
+)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_numbers_of_another_form_are_taken_and_the_trace_reads_back(form: str):
-    trace = models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=Proposing(FORMS[form])))
-    assert trace.token_ids == expected(0, 0, 16)
-    assert DecodeTrace.from_json(trace.to_json()) == trace
-    first = trace.steps[0]
-    assert first.tree == DraftTree((trace.prefill.first_token, 40), (-1, 0), (0.0, -0.5), (None, 0.0))
-    assert {type(number) for number in (*first.tree.tokens, *first.tree.parents)} == {int}
+def test_numbers_of_another_form_are_taken_and_the_trace_reads_back():
+    for tree in FORMS:
+        trace = models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=Proposing(tree)))
+        assert trace.token_ids == expected(0, 0, 16) and DecodeTrace.from_json(trace.to_json()) == trace
+        first = trace.steps[0].tree
+        assert first == DraftTree((trace.prefill.first_token, 40), (-1, 0), (0.0, -0.5), (None, 0.0))
+        assert {type(number) for number in (*first.tokens, *first.parents)} == {int}
 
 
 class TargetItself(Drafter):
@@ -350,15 +399,13 @@ class TargetItself(Drafter):
             self._engine.forward(Batch([self._tree.tokens[node]]))
 
 
-@pytest.mark.parametrize("passes", ["eager", "padded"])
-def test_a_drafter_may_run_the_target_but_not_on_the_engine_that_verifies(passes: PassesName):
-    pair = replace(models.pair(None), passes=passes)
+def test_a_drafter_may_run_the_target_but_not_on_the_engine_that_verifies():
+    pair = replace(models.pair(None), passes="padded")
     caches = KVCaches(pair.engines)
     for chat in (0, 1, 0):  # the caches serve one answer after the other
         lane = Lane("own", OWN, models.prompt(chat), drafter=TargetItself(pair, shared=False))
         trace = models.collected(pair, lane, stream(pair.request(lane, caches)))
-        assert trace.token_ids == expected(chat, 0, 16)
-        assert trace.steps[0].verification.accepted == (1,)
-        lane = replace(lane, drafter=TargetItself(pair, shared=True))
-        with pytest.raises(ValueError, match=r"^the drafter TargetItself ran the engine that verifies: [^\n]*$"):
-            list(stream(pair.request(lane, caches)))
+        assert trace.token_ids == expected(chat, 0, 16) and trace.steps[0].verification.accepted == (1,)
+        shared = replace(lane, drafter=TargetItself(pair, shared=True))
+        line = complaint(lambda lane=shared: list(stream(pair.request(lane, caches))))
+        assert line.startswith("the drafter TargetItself ran the engine that verifies: ")

@@ -10,30 +10,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoProcessor,
-    InternVLProcessor,
-    LlavaOnevisionProcessor,
-    PretrainedConfig,
-    PreTrainedModel,
-    ProcessorMixin,
-    Qwen2VLProcessor,
-    Qwen3VLProcessor,
-)
+from transformers import AutoProcessor, PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 from specllava.models.checkpoint import Checkpoint
 
 Size = tuple[int, int]  # height and width in pixels
 Picture = dict[str, Tensor]  # what a model reads of one picture, by the names of its ``forward``
+Requirements = dict[str, tuple[object, object]]  # a field: the processor's value, the model's
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Vision states of a picture that is read in tiles.
+    """Vision states ``[tiles, patches, vision_hidden]``: the whole picture's, then those of its tiles row by row.
 
-    Args:
-        states: ``[tiles, patches, vision_hidden]``: the whole picture, then its tiles row by row.
-        size: of the picture, which determines the part of the tiles that is padding.
+    The picture's size determines the part of the tiles that is padding.
     """
 
     states: Tensor
@@ -64,11 +54,10 @@ Features = Tensor | tuple[Tiles, ...] | tuple[Tensor, ...] | tuple[GridFeatures,
 
 @dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
-    """The processor's output for one prompt with at least one picture.
+    """A model's configuration, and its processor's output for one prompt with at least one picture.
 
     Args:
-        config: of the model.
-        processor: of the model; ``None`` where only its output is at hand.
+        processor: ``None`` where only its output is at hand.
         inputs: as the processor gives them, ``input_ids`` among them.
         sizes: of the pictures as given, in their order.
     """
@@ -96,7 +85,7 @@ class Family(ABC):
         return checkpoint.processor(self.processor)
 
     def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse a target whose answers would not be its own.
+        """Refuse a target with a setting that is not followed here.
 
         Raises:
             ValueError: a setting that is not followed here.
@@ -106,8 +95,8 @@ class Family(ABC):
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
         """Split the processor's output for a prompt into pictures; equal ones have equal features."""
 
-    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
-        """Return the fields in which processor and model must agree: name, the processor's value, the model's.
+    def processor_requirements(self, config: PretrainedConfig, processor: Any) -> Requirements:
+        """Return the fields in which processor and model must agree.
 
         A mismatch in any other field shows only with the first picture, after the weights are loaded.
         """
@@ -117,9 +106,9 @@ class Family(ABC):
     def encode(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[ImageFeatures]:
         """Run pictures through the model's tower, and return the features of each."""
 
-    @abstractmethod
     def stack(self, pictures: Sequence[Any]) -> Features:
         """Join the features of several pictures, at least one, into one value."""
+        return tuple(pictures)
 
     @abstractmethod
     def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
@@ -138,12 +127,7 @@ class Family(ABC):
         return None
 
     def prefill_arguments(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> dict[str, Any]:
-        """Return the decoder's arguments for a prompt beside embeddings and positions.
-
-        Args:
-            input_ids: of the part that is read, ``[1, read]``.
-            features: of the pictures in it; ``None`` if there is none.
-        """
+        """Return the decoder's arguments beside embeddings and positions for the part of a prompt that is read."""
         return {}
 
     def prompt_arguments(self, config: PretrainedConfig, input_ids: Tensor) -> dict[str, Tensor]:
@@ -205,7 +189,7 @@ def tower_features(target: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     return torch.cat(chosen, dim=-1) if len(chosen) > 1 else chosen[0]
 
 
-def square(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, object]]:
+def square(config: PretrainedConfig, processor: Any) -> Requirements:
     """Return the agreement of a processor that scales or cuts pictures to the square that the tower reads."""
     images, side = processor.image_processor, config.vision_config.image_size
     name = "crop_size" if getattr(images, "do_center_crop", False) else "size"
@@ -215,7 +199,7 @@ def square(config: PretrainedConfig, processor: Any) -> dict[str, tuple[object, 
 
 
 def split_tiles(tiles: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Split the tiles ``[tiles, …]`` of all pictures into those of each.
+    """Split the tiles ``[tiles, …]`` of all pictures into those of each, if the prompt has room for as many.
 
     Raises:
         ValueError: they are not as many as the prompt has room for.
@@ -235,57 +219,3 @@ def picture_key(picture: Picture) -> str:
         digest.update(f"{name} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-class LlavaOnevisionProcessorPil(LlavaOnevisionProcessor):
-    """LLaVA-OneVision's processor without its video processor."""
-
-    def __init__(
-        self,
-        image_processor: Any = None,
-        tokenizer: Any = None,
-        num_image_tokens: int | None = None,
-        vision_feature_select_strategy: str | None = None,
-        chat_template: str | None = None,
-        image_token: str = "<image>",
-        video_token: str = "<video>",
-        vision_aspect_ratio: str = "anyres_max_9",
-    ) -> None:
-        super().__init__(
-            image_processor,
-            tokenizer,
-            None,
-            num_image_tokens,
-            vision_feature_select_strategy,
-            chat_template,
-            image_token,
-            video_token,
-            vision_aspect_ratio,
-        )
-
-
-class InternVLProcessorPil(InternVLProcessor):
-    """InternVL's processor without its video processor."""
-
-    def __init__(
-        self,
-        image_processor: Any = None,
-        tokenizer: Any = None,
-        image_seq_length: int = 256,
-        chat_template: str | None = None,
-    ) -> None:
-        super().__init__(image_processor, tokenizer, None, image_seq_length, chat_template)
-
-
-class Qwen2VLProcessorPil(Qwen2VLProcessor):
-    """Qwen2-VL's and Qwen2.5-VL's processor without its video processor."""
-
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)
-
-
-class Qwen3VLProcessorPil(Qwen3VLProcessor):
-    """Qwen3-VL's processor without its video processor."""
-
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template)

@@ -1,1 +1,0 @@
-"""The benchmark: every lane on the same prompts, in one process; see ``docs/results.md``."""

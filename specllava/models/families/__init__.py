@@ -1,1 +1,0 @@
-"""Families of vision-language models, one adapter each; ``specllava/models/families/family.py`` lists them."""
