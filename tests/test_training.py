@@ -37,7 +37,7 @@ from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.hints import Hints, first_tokens, naming_loss
 from recipes.toy.language import QuestionAnswer
-from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, quoting_loss, target_losses
+from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, quoting_losses, target_losses
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.record import LESSONS_START
 from recipes.toy.scene import (
@@ -290,7 +290,7 @@ def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
     )
     scene = Scene("city", "clear", "day", things)
     hints = Hints(processor.tokenizer, 64)
-    cells = {digit: cell for cell, digit in hints.digits.items()} | {hints.none: None}
+    cells = {digit: cell for cell, digit in hints.digits.items()} | {hints.none: None, hints.yes: True}
 
     def told(question):
         ids, labels = encode_chat(processor.tokenizer, (QuestionAnswer(question, "It is red and large."),), 64)
@@ -304,6 +304,7 @@ def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
     assert told("Is the dog blue?") == [("dog", dog), ("blue", None), ("is", dog), ("and", dog)]
     assert told("What is blue?") == [("blue", cat), ("and", cat)]
     assert told("Is there a horse or a green cat?") == [("horse", None), ("green", None), ("cat", None)]
+    assert told("Is it day or night?") == [("day", True), ("night", None)]
     assert told("Where is the cat?") == []  # it could be either
 
 
@@ -351,9 +352,9 @@ def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slot
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_quoting_loss_is_the_share_of_attention_that_transformers_gives_the_repeated_word(first_heads, number):
+def test_quoting_losses_are_of_transformers_attention_to_the_repeated_word_and_of_its_chance(first_heads, number):
     model, batch, states, shares, hints = first_heads
-    expected = []
+    expected, chances = [], []
     for row in range(6):
         ids, labels, segments = (batch[name][row].tolist() for name in ("input_ids", "labels", "segments"))
         for place, word in enumerate(labels[1:]):
@@ -362,8 +363,12 @@ def test_quoting_loss_is_the_share_of_attention_that_transformers_gives_the_repe
             if word in hints.looks and same:
                 share = shares[number][row, place]
                 expected.append(-(share[same].sum() / share[asked].sum()).log().item())
-    found = quoting_loss(model, number, states[number], batch, torch.tensor(sorted(hints.looks)))
-    assert len(expected) > 3 and found.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+                if number == 0:  # transformers norms the last of the states itself
+                    logits = model.lm_head(model.model.language_model.norm(states[1][row, place]))
+                    chances.append(-logits.log_softmax(-1)[word].item())
+    quoting, repeating = quoting_losses(model, number, states, batch, torch.tensor(sorted(hints.looks)))
+    assert len(expected) > 3 and quoting.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+    assert number or repeating.item() == pytest.approx(sum(chances) / len(chances), rel=1e-5)
 
 
 def test_added_layers_change_nothing_until_they_learn(processor, looking):

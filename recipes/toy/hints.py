@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from recipes.toy.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATH
 from specllava.distill.losses import IGNORE
 
 NAMES = 5  # maximum words of one slot
+ASKED_AS: Final = {"evening": "sunset", "raining": "rainy", "snowing": "snowy"}
 
 
 def first_tokens(tokenizer: Any, words: Iterable[str]) -> dict[str, int]:
@@ -45,7 +46,9 @@ class Hints:
         self.definite = {tokenizer.encode(word, add_special_tokens=False)[0] for word in (" the", " The", "The")}
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits = dict(zip(CELLS, digits, strict=True))
-        self.none = self.tokens[NUMBERS[0]]
+        self.none, self.yes = self.tokens[NUMBERS[0]], first_tokens(tokenizer, ["Yes"])["Yes"]
+        named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
+        self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
 
     def name_patches(self, scene: Scene) -> Tensor:
         """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
@@ -109,8 +112,8 @@ class Hints:
     def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
         """Return, where a question names a kind or a colour, the cell of the only object that fits, or "no" for none.
 
-        Before a kind its colour must fit as well, and after it the kind. Before each word of the answer that fits the
-        object named last, its cell again.
+        Before a kind its colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes"
+        or "no". Before each word of the answer that fits the object named last, its cell again.
         """
         digits = [IGNORE] * len(ids)
         asked: list[Thing] = []
@@ -122,6 +125,9 @@ class Hints:
                 continue
             if labels[index - 1] != IGNORE:
                 asked, kind = [], set()
+            if token in self.scenery:
+                true = self.scenery[token] in (scene.place, scene.weather, scene.time)
+                digits[index] = self.yes if true else self.none
             if token not in self.looks:
                 continue
             words = {token, before} & self.looks if token in self.kinds else {token} | kind

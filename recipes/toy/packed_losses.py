@@ -28,7 +28,7 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None
 
     Args:
         content: tokens with weight ``recipe.content_weight`` in the answers.
-        hints: words of questions, for :func:`finding_loss` and :func:`quoting_loss`; without it neither.
+        hints: words of questions, for :func:`finding_loss` and :func:`quoting_losses`; without it neither.
     """
     weight = torch.ones(recipe.vocabulary)
     weight[list(content)] = recipe.content_weight
@@ -49,9 +49,9 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None
         parts = {"answers": answers, "naming": naming, "gathering": gathering}
         if hints is not None:
             parts["finding"] = finding_loss(model, layers[0], batch, torch.tensor(sorted(hints.kinds)))
-            parts["quoting"] = quoting_loss(model, recipe.gathering_layers, layers[recipe.gathering_layers], batch,
-                                            torch.tensor(sorted(hints.looks)))  # fmt: skip
-            loss = loss + recipe.finding_weight * (parts["finding"] + parts["quoting"])
+            quoted = torch.tensor(sorted(hints.looks))
+            parts["quoting"], parts["repeating"] = quoting_losses(model, recipe.gathering_layers, layers, batch, quoted)
+            loss = loss + recipe.finding_weight * sum(parts[name] for name in ("finding", "quoting", "repeating"))
         return {"loss": loss, **parts}
 
     return losses
@@ -76,27 +76,31 @@ def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Ba
     return missed_attention(queries[rows, columns], keys, shown[rows, columns])
 
 
-def quoting_loss(
-    model: LlavaForConditionalGeneration, number: int, states: Tensor, batch: Batch, words: Tensor
-) -> Tensor:
-    """Return how little of a layer's first head goes, before a word of an answer, to that word in the questions.
+def quoting_losses(
+    model: LlavaForConditionalGeneration, number: int, states: Sequence[Tensor], batch: Batch, words: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return how little a layer's first head looks for a word to repeat, and how little the layer's output names it.
 
-    Mean over the words that questions of the same conversation hold, in nats, of all tokens of these questions. Without
-    it a target names the commonest object where it should repeat the one that it is asked for.
+    Before a word of an answer that a question of the same conversation holds: ``-log`` of that word's share of the
+    attention on these questions, and the cross-entropy of the word, means in nats. Without both a target names the
+    commonest object where it should repeat the one that it is asked for.
 
     Args:
         number: of the layer.
-        states: ``[batch, length, hidden]``, what it reads.
+        states: ``[batch, length, hidden]`` each, what every layer reads.
         words: tokens that answers repeat.
     """
     ids, labels, segments = batch["input_ids"], batch["labels"], batch["segments"]
-    queries, keys = first_head(model, number, states, batch)
+    queries, keys = first_head(model, number, states[number], batch)
     following = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
     repeated = torch.isin(following, words.to(ids.device))
     asked = (segments[:, None, :].eq(segments[:, :, None]) & labels.eq(IGNORE)[:, None, :]).tril()
     same = asked & repeated[:, :, None] & ids[:, None, :].eq(following[:, :, None])  # [batch, length, length]
     rows, columns = same.any(-1).nonzero(as_tuple=True)
-    return missed_attention(queries[rows, columns], keys[rows], same[rows, columns], asked[rows, columns])
+    missed = missed_attention(queries[rows, columns], keys[rows], same[rows, columns], asked[rows, columns])
+    read = model.model.language_model.norm(states[number + 1][rows, columns])
+    named = F.cross_entropy(model.lm_head(read).float(), following[rows, columns], reduction="sum")
+    return missed, named / max(1, len(rows))
 
 
 def first_head(
