@@ -31,11 +31,11 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
+from recipes.toy.datasets import Question
 from specllava.config import DecodingConfig
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
 from specllava.prompt import Prompt, with_draft_prompt
-from specllava.question import Question
 from specllava.scoring import blank_picture
 
 NODES: Final = (4, 8, 16)
@@ -76,8 +76,6 @@ class Variant:
         prompt = self.pair.prompt(own.image, own.text)
         if self.picture is None:
             return prompt
-        assert isinstance(own.image, Image.Image)
-        assert isinstance(other.image, Image.Image)
         return with_draft_prompt(prompt, self.pair.prompt(self.picture(own.image, other.image), own.text))
 
 

@@ -28,9 +28,8 @@ from specllava.models.language_model import checked_context, input_device, now
 from specllava.models.loading import load_draft, load_target
 from specllava.models.options import DraftFormat, DraftReading, LoadOptions, PassesName, QuantizationName
 from specllava.models.presets import draft_hint, preset_named
-from specllava.models.tokens import Detokenizer, eos_token_ids, slot_ids
+from specllava.models.tokens import Detokenizer, Messages, eos_token_ids, slot_ids
 from specllava.prompt import Prompt, PromptBuilder, check_room
-from specllava.question import Messages
 from specllava.spec_decode.drafter import Drafter, NoDraft
 from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
 from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, run_lanes

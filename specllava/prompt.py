@@ -23,6 +23,7 @@ from specllava.models.language_model import input_device, now
 from specllava.models.tokens import (
     Content,
     Message,
+    Messages,
     apply_template,
     beginning,
     bos_options,
@@ -31,7 +32,6 @@ from specllava.models.tokens import (
     special_tokens,
     text_of,
 )
-from specllava.question import Messages
 
 Label = int | str | None  # a token; in an image slot the picture's key, or None for a picture without one
 

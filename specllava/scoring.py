@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.models.drafts.eagle import FeatureDraft
+from specllava.models.tokens import Messages
 from specllava.pair import Pair
 from specllava.prompt import Prompt
-from specllava.question import Messages
 from specllava.trace import DecodeTrace, Grounding
 
 

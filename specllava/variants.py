@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from specllava.config import RULE_CHOICES, RULES, SWEEP_VALUES, DecodingConfig
 from specllava.models.images import Pictures, open_media
+from specllava.models.tokens import Messages
 from specllava.pair import Pair
-from specllava.question import Messages
 from specllava.spec_decode.loop import Lane, RaceEvent, run_lanes
 from specllava.trace import TARGET_ONLY, DecodeTrace
 

@@ -262,7 +262,7 @@ def test_what_draws_traces_needs_no_torch_and_a_saved_page_no_gradio():
     """The direction of imports is a matter of contracts in ``pyproject.toml``; this is of what they load."""
     names = ("config", "tree", "metrics", "cli.main", "distill.config", "models.presets")
     stages = [[f"specllava.{name}" for name in names]]
-    stages += [["specllava.cli.commands", "visual.notebook", *modules("visual/figures", "visual/player")]]
+    stages += [["specllava.cli.commands", "visual.notebook", "visual.figures", *modules("visual/player")]]
     text = "import importlib, sys\nfor stage in sys.argv[1:]:\n    [*map(importlib.import_module, stage.split())]\n"
     text += "    print(*sorted({'torch', 'transformers', 'gradio', 'plotly'} & sys.modules.keys()))"
     found = program(text, *map(" ".join, (*stages, modules("visual")))).splitlines()

@@ -23,7 +23,7 @@ from support.visual_traces import ANSWER, first_steps, hand_made, retexted, synt
 from specllava.config import RULES, DecodingConfig
 from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import DraftTree
-from visual.figures.charts import EDGES, Doubts, doubt_chart, doubt_words, reach_chart, wilson
+from visual.figures import EDGES, Doubts, doubt_chart, doubt_words, reach_chart, wilson
 from visual.page import pays
 from visual.player.frames import race_frames
 from visual.player.lessons import LESSONS, OLDER, load_lessons

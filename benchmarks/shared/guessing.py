@@ -17,13 +17,12 @@ from tqdm.auto import tqdm
 
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from recipes.toy.datasets import free_questions, scene_questions
+from recipes.toy.datasets import Question, free_questions, scene_questions
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import Part, Ratio, compare, pooled, pooled_ratio, summarise
 from specllava.pair import Pair
 from specllava.prompt import Prompt
-from specllava.question import Question
 from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
 from specllava.spec_decode.loop import Lane
 from specllava.trace import DecodeTrace

@@ -9,7 +9,7 @@ from typing import Final
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from visual.figures.charts import ACCEPTED, LEGEND, QUIET, REJECTED, SAVED, TARGET, panel
+from visual.figures import ACCEPTED, LEGEND, QUIET, REJECTED, SAVED, TARGET, panel
 
 Rate = Mapping[str, float]  # ``value``, ``low``, ``high``
 LOOKS: Final = (  # colour, symbol, dash: no meaning hangs on colour alone

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from PIL import Image
 from tqdm.auto import tqdm
 
 from recipes.toy.corpus import conversation
@@ -18,7 +19,6 @@ from recipes.toy.language import QuestionAnswer, describe
 from recipes.toy.phrases import DETAIL_PROMPTS, read_wordings
 from recipes.toy.scene import Scene, Split, scenes
 from specllava.files import write_whole
-from specllava.question import Question
 
 START = 2_000_000  # scene numbers that neither training nor evaluation reaches
 EXPORT_START = 60_000_000  # nor do these
@@ -27,6 +27,15 @@ COUNTS: Final[dict[Split, int]] = {"held-out": 240, "train": 60}  # scenes that 
 CATEGORIES: Final = ("describe", "count", "story", "dialogue")
 COUNT: Final = ("How many objects are there?", "How many things can you see?", "Count the objects.")
 STORY: Final = "Tell me a story about this picture."
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a picture, and the picture's name for tables."""
+
+    text: str
+    image: Image.Image
+    name: str | None = None
 
 
 def scene_questions(split: Split, count: int) -> Iterator[Question]:

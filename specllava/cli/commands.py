@@ -33,7 +33,6 @@ from specllava.distill.config import DistillConfig, Job
 from specllava.files import SCENES, Split, cached, check_free, scene_images, shipped, whole_directory, write_whole
 from specllava.metrics import compare, pool_totals, speedup, summarise
 from specllava.models.presets import ASSETS, Tree, presets
-from specllava.question import with_system
 from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY
 
@@ -46,16 +45,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate(AnswerOptions):
-    """Answer a question speculatively, about pictures or none."""
+class AskOptions(AnswerOptions):
+    """The options of an answer, with the question."""
 
     prompt: str
     """The question."""
 
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The question after the system turn, if there is one."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": self.prompt}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(AskOptions):
+    """Answer a question speculatively, about pictures or none."""
+
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
-        trace = pair.generate(media, with_system(self.prompt, self.system), decoding, record=self.trace is not None)
+        trace = pair.generate(media, self.messages, decoding, record=self.trace is not None)
         console.print(trace.text, markup=False, highlight=False)
         report_unused_draft(pair.draft_name, decoding.drafter, summarise([trace]))
         name = "target_only" if decoding.drafter == "none" else "speculative"
@@ -65,15 +75,12 @@ class Generate(AnswerOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(AnswerOptions):
+class Compare(AskOptions):
     """Answer with and without speculation, and say whether the answers are the same."""
-
-    prompt: str
-    """The question."""
 
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
-        traces = pair.compare(media, with_system(self.prompt, self.system), decoding)
+        traces = pair.compare(media, self.messages, decoding)
         plain, fast = traces["target-only"], traces["speculative"]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
@@ -209,7 +216,7 @@ class Distill(Job):
     def run(self, console: Console) -> None:
         announce_loading(self.target if self.draft is None else f"{self.target} and {self.draft}")
         from specllava.distill.train import distil_files
-        from visual.figures.distillation import write_page
+        from visual.figures import write_page
 
         hide_progress_bars()
         report = distil_files(self, partial(print_line, console))

@@ -200,6 +200,7 @@ def count_prefix_tokens(vision: PretrainedConfig) -> int:
 
 Message = dict[str, Any]
 Content = str | list[dict[str, Any]]  # a text, or parts: texts and pictures
+Messages = str | Sequence[Message]  # one question, or a chat that ends with one
 WORD, MARK = "probe", "unread"  # of a probe: what a template writes of a message, and what it has no use for
 ADVICE: Final = "give a template that does with --chat-template"
 

@@ -18,7 +18,7 @@ from specllava.files import SCENES
 from specllava.metrics import RunTotals, compare, pooled_ratio, speedup, summarise
 from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
-from visual.figures.charts import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
+from visual.figures import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
 from visual.page.run import COMPUTE, Bounded, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls

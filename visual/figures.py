@@ -1,4 +1,4 @@
-"""Charts of a run and of a comparison, for the tab Measure. Each answers one question in words as well."""
+"""Charts of a run and of a comparison, each with its answer in words, and of a distillation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
+from specllava.distill.config import Report
 from specllava.metrics import JudgedNode, Outcome, judged_nodes
 from specllava.trace import DecodeTrace
 from visual.player.labels import counted
@@ -167,3 +170,59 @@ def speed_chart(rows: Sequence[tuple[str, float, float, float]], knob: str = "")
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False, rangemode="normal")
     figure.add_vline(1, line={"dash": "dot", "color": QUIET})
     return figure.update_layout(height=90 + 34 * max(1, len(rows)), margin={"l": 130})
+
+
+# --- a distillation -----------------------------------------------------------------------------
+
+SMOOTH = 25  # points that the line of the training's own KL has at most
+
+
+def figure(report: Report, title: str | None = None) -> go.Figure:
+    """Draw KL (left axis, logarithmic) and τ (right axis) by step; the draft that is kept has a ring."""
+    drawn = make_subplots(specs=[[{"secondary_y": True}]])
+    steps = [check.step for check in report.checks]
+    trained = _smooth(report)
+    if trained:
+        drawn.add_scatter(
+            x=[step for step, _ in trained], y=[kl for _, kl in trained], name="KL while learning", mode="lines",
+            line={"color": QUIET, "dash": "dot"},
+        )  # fmt: skip
+    drawn.add_scatter(
+        x=steps, y=[check.kl for check in report.checks], name="KL on the target's answers", mode="lines+markers",
+        line={"color": REJECTED}, marker={"symbol": "circle", "size": 8},
+    )  # fmt: skip
+    drawn.add_scatter(
+        x=steps, y=[check.tau for check in report.checks], name="τ", mode="lines+markers",
+        line={"color": ACCEPTED, "dash": "dash"}, marker={"symbol": "diamond", "size": 9},
+        secondary_y=True,
+    )  # fmt: skip
+    best = report.best
+    drawn.add_scatter(
+        x=[best.step], y=[best.tau], name="kept", mode="markers", secondary_y=True,
+        marker={"symbol": "circle-open", "size": 18, "color": ACCEPTED, "line": {"width": 2}},
+    )  # fmt: skip
+    drawn.update_yaxes(title_text="KL(target ‖ draft), nats per token", type="log", secondary_y=False)
+    drawn.update_yaxes(title_text="τ, tokens per target pass", showgrid=False, secondary_y=True)
+    drawn.update_layout(
+        template="plotly_white",
+        title={"text": title or f"{report.draft} learns from {report.target}", "font": {"size": 15}},
+        xaxis_title="steps",
+        margin={"l": 70, "r": 70, "t": 60, "b": 50},
+        legend={"orientation": "h", "y": -0.16},
+    )
+    return drawn
+
+
+def write_page(report: Report, file: Path) -> None:
+    """Write the figure as a page that needs no network."""
+    beside = file.with_name(file.name + ".writing")
+    figure(report).write_html(beside, include_plotlyjs=True)
+    beside.replace(file)
+
+
+def _smooth(report: Report) -> list[tuple[float, float]]:
+    """Return mean step and mean KL of at most about ``SMOOTH`` stretches of the training."""
+    points = [(point["step"], point["kl"]) for point in report.curve if "kl" in point]
+    size = max(1, len(points) // SMOOTH)
+    stretches = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(s for s, _ in part) / len(part), sum(k for _, k in part) / len(part)) for part in stretches]

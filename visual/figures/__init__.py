@@ -1,1 +1,0 @@
-"""Plotly figures and their layout. No gradio, no torch."""
