@@ -210,8 +210,6 @@ def test_the_command_line_names_the_format_the_states_and_the_rotary_base(made, 
     assert trace.setting.draft == "eagle (states -2, rope base 500000)"
     known = DraftReading(None, (-1,), 7.0)
     assert DraftReading("msd", None, 5.0).over(known) == DraftReading("msd", (-1,), 5.0)
-    words = "--draft-format msd --draft-state-layers 0 1 --draft-rope-theta 5"
-    assert DraftReading("msd", (0, 1), 5.0).options == words
 
 
 @pytest.mark.parametrize("name", ["eagle", "msd", "vispec", "eagle3", "speculators"])
