@@ -216,7 +216,7 @@ MUTANTS = (
            "positions, read = positions, read + 1",
            "test_distill.py::test_the_loss_is_the_plain_one_step_by_step"),
     # questions about toy scenes
-    Mutant("Q1", "recipes/toy/hints.py",
+    Mutant("Q0", "recipes/toy/hints.py",
            "fitting = [thing for thing in scene.things if words <= self.words(thing)]",
            "fitting = [thing for thing in scene.things if words & self.words(thing)]",
            "test_training.py::test_a_kind_in_a_question_names_its_cell_or_that_there_is_none"),

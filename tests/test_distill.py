@@ -716,7 +716,7 @@ def test_bfloat16_computes_and_leaves_float32_weights(root, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"drafter": "eagle3", "draft_vocabulary": 60, "rollout": 2, "draft_heads": 1},
+        {"drafter": "eagle3", "draft_vocabulary": 40, "rollout": 2, "draft_heads": 1},
         {"drafter": "eagle", "compressor": "gate", "draft_intermediate": 24},
     ],
 )
@@ -732,7 +732,7 @@ def test_a_new_draft_loads_and_learns_on(root, tmp_path, options):
     if "compressor" in options:
         assert CompressorConfig.of(config.compressor) == CompressorConfig("gate")
         return
-    assert len(draft.guessable) == 60
+    assert len(draft.guessable) == 40
     assert main(arguments(root, tmp_path / "more", draft=tmp_path / "one" / "last", **new)) == 0
     assert not same(weights(tmp_path / "one" / "last"), weights(tmp_path / "more" / "last"))
 

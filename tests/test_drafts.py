@@ -193,7 +193,10 @@ def test_a_projector_of_another_name_is_no_matter(root: Path):
         ("next", "draft", {}, "the draft reads features of a llava, the target is a llava_next"),
         ("wide", "draft", {}, "the draft reads vision features of size 32, the target's tower gives 48"),
         ("target", "draft", {"image_token_index": 5}, f"the draft's image token is 5, the target's {IMAGE_ID}"),
-        ("target", "draft", {"vision_feature_layer": -1}, "the draft was made for vision feature layer -1, the target has -2"),
+        (
+            "target", "draft", {"vision_feature_layer": -1},
+            "the draft was made for vision feature layer -1, the target has -2",
+        ),
     ],
 )
 def test_a_draft_that_does_not_fit_is_refused_with_the_way_out(
