@@ -1,7 +1,7 @@
 """A Llama's layers and norms in fewer operations than transformers' own, with their bits.
 
 A short pass takes as long as its launches on a GPU, and calls are a good part of it on a CPU. The modules stay as they
-are: only how a pass runs them differs, and :func:`torch.equal` holds against them (``tests/test_passes.py``).
+are: only how a pass runs them differs, and :func:`torch.equal` holds against them (``tests/test_llama_layers.py``).
 """
 
 from __future__ import annotations
