@@ -107,7 +107,7 @@ def parse_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
