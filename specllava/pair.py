@@ -69,8 +69,8 @@ class Pair:
         quantization: how the target's weights are stored.
         context_limit: tokens of prompt and answer, if fewer than the target can hold.
         passes: how they run, see :meth:`~specllava.engine.pool.EnginePools.build`.
-        exact: target-only decodes by the very kernels that verify trees, and only what stands in a tree as in the text
-            is accepted: equal bits in any precision.
+        exact: target-only decodes by the very kernels that verify trees, and of a tree only the first branch, which has
+            the order of the text, is accepted: equal bits in any precision.
         packed: pack the target's weights where this processor gains by it. Only of weights that this pair loaded and
             that do not learn meanwhile.
         threads: CPU threads of its passes; as torch has them without.

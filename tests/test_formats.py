@@ -467,9 +467,13 @@ def test_a_file_that_holds_anything_but_tensors_is_refused(target, tmp_path: Pat
     assert "no dictionary of tensors" in complaint(lambda: target().with_draft(draft))
 
 
-def test_a_file_that_is_damaged_is_refused(target, tmp_path: Path):
+def test_a_file_that_is_too_large_or_damaged_is_refused(target, tmp_path: Path):
     draft = written(tmp_path / "draft", "eagle", {})
     whole = (draft / "pytorch_model.bin").read_bytes()
+    with (draft / "pytorch_model.bin").open("r+b") as file:
+        file.truncate(2**30)
+    line = complaint(lambda: target().with_draft(draft))
+    assert "a pytorch_model.bin of 1073741824 bytes, its sizes explain" in line
     for content in (b"", b"not a file of torch's", whole[:100]):
         (draft / "pytorch_model.bin").write_bytes(content)
         assert "cannot be read" in complaint(lambda: target().with_draft(draft))

@@ -137,9 +137,9 @@ class EnginePool:
     def _rows_depend(self) -> bool:
         """Return whether a row's bits depend on other rows, on its index or on the window of the pass.
 
-        A chain of as many tokens as an exact pass has rows is read in one pass, then one by one, across the end of a
-        window. Equal logits, keys and values are what exact decoding rests on: by induction, both lanes of a race then
-        read the same bits in the same slots.
+        A chain of as many tokens as an exact pass has rows is read in one pass, then one by one. It lies across the end
+        of a window. Equal logits, keys and values are what exact decoding rests on: by induction, both lanes of a race
+        then read the same bits in the same slots.
         """
         engine = Engine.of(self.model, 2 * WINDOW, (), self._graphs, EXACT_ROWS, self._packed)
         assert isinstance(engine.decoder, LanguageModel)

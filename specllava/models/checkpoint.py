@@ -191,22 +191,25 @@ class Checkpoint:
             return None
         return self._read(lambda: [name for file in self._files() for name in self._names(file)])
 
-    def weights(self, notify: Callable[[str], None]) -> dict[str, Tensor]:
+    def weights(self, most: int, notify: Callable[[str], None]) -> dict[str, Tensor]:
         """Load all weights by name at aligned addresses, from safetensors, or where there are none from a pickled file.
 
         A pickled file is read by torch's restricted unpickler, which makes tensors and nothing else.
 
         Args:
-            notify: receives a line about a pickled file.
+            most: bytes that a pickled file may have.
+            notify: receives a line about it.
 
         Raises:
-            ValueError: a file that cannot be read, or holds anything but tensors.
+            ValueError: a file that cannot be read, is larger, or holds anything but tensors.
         """
         if not self._pickled():
             return self._read(
                 lambda: {name: align_memory(one) for file in self._files() for name, one in load_file(file).items()}
             )
-        file = self._read(lambda: self._file(PICKLED))
+        file = Path(self._read(lambda: self._file(PICKLED)))
+        if (size := file.stat().st_size) > most:
+            raise ValueError(f"{self.name_or_path} has a {PICKLED} of {size} bytes, its sizes explain {most} at most")
         notify(f"{self.name} comes as {PICKLED}: torch's restricted unpickler reads it, safetensors would be better")
         loaded = self._read(lambda: torch.load(file, map_location="cpu", weights_only=True, mmap=True))
         if not isinstance(loaded, dict) or not all(isinstance(one, Tensor) for one in loaded.values()):

@@ -275,8 +275,8 @@ class SmolVLM(Idefics3):
 class Qwen2VL(Family):
     """Qwen2-VL: pictures of any shape, a slot for four patches.
 
-    Tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191). A word has the same in all three rows, a
-    picture's slots have those of their grid, and later tokens go on after the grid's longer side. So a text with
+    Tokens have positions in time, height and width (M-RoPE, arXiv 2409.12191). A word has the same in all three rows.
+    A picture's slots have those of their grid, and later tokens go on after its longer side. So a text with
     pictures ends at a smaller position than its length, and every later token keeps that offset.
     """
 

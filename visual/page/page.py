@@ -247,7 +247,7 @@ def picture_path(race: Recorded | None, turn: int = -1) -> str | None:
 
 
 def shown_frames(state: PageState, race: Recorded, turn: int | None = None) -> list[str]:
-    """Make the frames of a race that was run before; the page's first example is told in beats first."""
+    """Make the frames of a race that was run before; the page's first example begins with its beats."""
     own = state.races.get(race.name) is race
     pictures = [_drawn(picture) if picture else None for picture in race.pictures]
     source = "recorded run" if own else f"from {race.name}.json"
@@ -304,7 +304,7 @@ class Handlers:
         return self._waits(request, path, "", STRANGE if split == "held-out" else NEW)
 
     def uploaded(self, path: str | None, asked: str, request: gr.Request) -> Shown:
-        """Show an uploaded picture, or a race file; what cannot be used is said and changes nothing."""
+        """Show an uploaded picture, or a race file; what cannot be used is reported and changes nothing."""
         try:
             return self._read(path, asked, request)
         except ValueError as refusal:

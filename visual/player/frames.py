@@ -56,7 +56,7 @@ class FrameList:
         absent: a sentence instead of a lane that does not run; :data:`ABSENT` if it is not given.
         before: earlier turns of the dialogue.
         turn: number of the turn in a recorded dialogue.
-        toured: the run is told in beats first.
+        toured: the run begins with its beats.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ def saved_page(
 ) -> str:
     """Make the page of a run from the player's list of frames.
 
-    Frames hold whatever a model said. They are in the page as JSON with no ``<`` in it, so that nothing in them can
+    Frames hold any text of a model. They are in the page as JSON with no ``<`` in it, so that nothing in them can
     end the element that holds them; the player puts their text into the page as text.
 
     Args:

@@ -100,7 +100,8 @@ def read_feature_draft(
             layer numbers that may be counted in two ways. One line with names and numbers.
     """
     settings = checkpoint.settings()
-    weights = {plain_name(name): one for name, one in checkpoint.weights(notify).items()}
+    most = _most_bytes(_sizes(checkpoint.name, settings), target)
+    weights = {plain_name(name): one for name, one in checkpoint.weights(most, notify).items()}
     mask = weights.get("t2d")
     weights = {name: one for name, one in weights.items() if name != EMBEDDINGS_COPY and not name.endswith(UNUSED)}
     config = _checked_config(checkpoint.name, settings, weights, target, asked or DraftReading())
@@ -223,6 +224,14 @@ def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(sizes.get(key, 0), int | None):
             raise ValueError(f"{name} has {key} {sizes[key]!r}, which is no whole number")
     return sizes
+
+
+def _most_bytes(sizes: Mapping[str, Any], target: PretrainedConfig) -> int:
+    """Return the bytes that a pickled file may have: float32, embeddings and head of its own, and as much again."""
+    text = target.get_text_config()
+    width, inner = int(sizes.get("hidden_size") or 0), int(sizes.get("intermediate_size") or 0)
+    rows = 2 * int(text.vocab_size) + 16 * width + 3 * inner + 3 * int(text.hidden_size)
+    return 2 * 4 * rows * width + 2**20
 
 
 def plain_name(name: str) -> str:
