@@ -285,7 +285,7 @@ def test_weights_begin_at_aligned_addresses_whatever_the_length_of_the_header(tm
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     checkpoint = Checkpoint.at(tmp_path)
     loaded, expected = checkpoint.load(type(saved), dtype=torch.float64), saved.state_dict()
-    read = [*loaded.parameters(), *checkpoint.weights(print).values()]
+    read = [*loaded.parameters(), *checkpoint.weights(0, print).values()]
     read += checkpoint.tensors("model.vision_tower").values()
     assert {weight.data_ptr() % 64 for weight in read} == {0}
     assert all(torch.equal(one, expected[name]) for name, one in loaded.state_dict().items())

@@ -56,7 +56,7 @@ def served(directory: Path, engine: EngineName) -> Served:
     (architecture,) = fields["architectures"]
     if architecture != ARCHITECTURE:
         raise Unloadable(f"{engine} has no class {architecture}")
-    tensors = Checkpoint.at(directory).weights(lambda line: None)
+    tensors = Checkpoint.at(directory).weights(0, print)
     weights, ids = _load(tensors, config, fields, engine)
     return Served(config, _states(fields, engine), weights, ids)
 
