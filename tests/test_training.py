@@ -280,6 +280,9 @@ def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(proces
     ]  # fmt: skip
     assert told("The cat is next to the red.") == []  # it fits two of them
     assert told("On the left at the front is a red cat.") == []  # nothing stands there
+    assert told("A red cat and a blue cat. There is a dog.") == [
+        ("red", *red), ("cat", *red), ("blue", *blue), ("cat", *blue), ("dog", *dog),
+    ]  # fmt: skip
 
 
 def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
@@ -337,37 +340,44 @@ def first_heads(processor, looking):
     return model, batch, computed.hidden_states, [layer[:, 0] for layer in computed.attentions], packed.hints
 
 
-def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slots_of_the_kind(first_heads):
+def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slots_that_are_asked_for(first_heads):
     model, batch, states, shares, hints = first_heads
-    expected = []
+    expected, words = [], set[int]()
     for row in range(6):
         slots = batch["input_ids"][row] == model.config.image_token_id
         for place, token in enumerate(batch["input_ids"][row].tolist()):
-            shown = batch["patch_names"][row, :, 0] == token
-            if token in hints.kinds and batch["labels"][row, place] == IGNORE and shown.any():
+            shown = (batch["patch_names"][row] == hints.shown.get(token, -1)).any(-1)
+            if batch["labels"][row, place] == IGNORE and shown.any():
+                words.add(token)
                 share = shares[0][row, place][slots]
                 expected.append(-(share[shown].sum() / share.sum()).log().item())
-    found = finding_loss(model, states[0], batch, torch.tensor(sorted(hints.kinds)))
+    found = finding_loss(model, states[0], batch, hints.shown)
+    positions = {*hints.columns, *hints.rows}
+    assert all(words & some for some in (hints.kinds, hints.looks - hints.kinds, positions)), "all three are asked for"
     assert len(expected) > 3 and found.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_quoting_losses_are_of_transformers_attention_to_the_repeated_word_and_of_its_chance(first_heads, number):
+def test_quoting_losses_are_of_transformers_attention_to_the_words_needed_and_of_the_next_one(first_heads, number):
     model, batch, states, shares, hints = first_heads
-    expected, chances = [], []
+    expected, chances, judged = [], [], 0
     for row in range(6):
         ids, labels, segments = (batch[name][row].tolist() for name in ("input_ids", "labels", "segments"))
         for place, word in enumerate(labels[1:]):
             asked = [at for at in range(place + 1) if labels[at] == IGNORE and segments[at] == segments[place]]
-            same = [at for at in asked if ids[at] == word]
-            if word in hints.looks and same:
+            same = [at for at in asked if ids[at] == word in hints.looks]
+            if word in (hints.yes, hints.no):
+                begun = max((at for at in range(place) if labels[at] != IGNORE), default=0)  # the question's start
+                same = [at for at in asked if at > begun and ids[at] in {*hints.looks, *hints.scenery}]
+                judged += bool(same)
+            if same:
                 share = shares[number][row, place]
                 expected.append(-(share[same].sum() / share[asked].sum()).log().item())
                 if number == 0:  # transformers norms the last of the states itself
                     logits = model.lm_head(model.model.language_model.norm(states[1][row, place]))
                     chances.append(-logits.log_softmax(-1)[word].item())
-    quoting, repeating = quoting_losses(model, number, states, batch, torch.tensor(sorted(hints.looks)))
-    assert len(expected) > 3 and quoting.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+    quoting, repeating = quoting_losses(model, number, states, batch, hints)
+    assert len(expected) > 3 and judged and quoting.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
     assert number or repeating.item() == pytest.approx(sum(chances) / len(chances), rel=1e-5)
 
 

@@ -44,11 +44,16 @@ class Hints:
         self.looks = {*self.kinds, *(self.tokens[word] for word in COLOURS)}
         self.sizes = set(first_tokens(tokenizer, SIZES).values())
         self.definite = {tokenizer.encode(word, add_special_tokens=False)[0] for word in (" the", " The", "The")}
+        self.indefinite = set(first_tokens(tokenizer, ("a", "an", "A", "An")).values())
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits = dict(zip(CELLS, digits, strict=True))
-        self.none, self.yes = self.tokens[NUMBERS[0]], first_tokens(tokenizer, ["Yes"])["Yes"]
+        self.none = self.tokens[NUMBERS[0]]
+        self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
         named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
         self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
+        positions = {word: self.tokens[one] for one, words in (COLUMN_WORDS | ROW_WORDS).items() for word in words}
+        # Words of questions, and how name_patches names the slots that show what they ask for.
+        self.shown = {word: word for word in self.looks} | {self.tokens[word]: name for word, name in positions.items()}
 
     def name_patches(self, scene: Scene) -> Tensor:
         """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
@@ -76,7 +81,8 @@ class Hints:
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
 
-        That is the object whose position was named last; or, after "the", the only one that the name fits.
+        That is the object whose position was named last; or, after "the", or "a" without a position, the only one that
+        the name fits.
 
         Args:
             labels: of one conversation; the entry at ``i`` is the token at ``i``, as in training.
@@ -90,9 +96,11 @@ class Hints:
         row: Row | None = None
         name: list[int] | None = None  # positions of the appearance in a definite name that has begun
         for index, token in enumerate(labels):
+            if token == IGNORE:
+                column = row = None
             column = self.columns.get(token, column)
             row = self.rows.get(token, row)
-            if token in self.definite:
+            if token in self.definite or (token in self.indefinite and not (column and row)):
                 name = []
             elif token not in self.looks and token not in self.sizes:
                 name = None

@@ -48,56 +48,65 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None
         loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
         parts = {"answers": answers, "naming": naming, "gathering": gathering}
         if hints is not None:
-            parts["finding"] = finding_loss(model, layers[0], batch, torch.tensor(sorted(hints.kinds)))
-            quoted = torch.tensor(sorted(hints.looks))
-            parts["quoting"], parts["repeating"] = quoting_losses(model, recipe.gathering_layers, layers, batch, quoted)
+            parts["finding"] = finding_loss(model, layers[0], batch, hints.shown)
+            parts["quoting"], parts["repeating"] = quoting_losses(model, recipe.gathering_layers, layers, batch, hints)
             loss = loss + recipe.finding_weight * sum(parts[name] for name in ("finding", "quoting", "repeating"))
         return {"loss": loss, **parts}
 
     return losses
 
 
-def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Batch, kinds: Tensor) -> Tensor:
-    """Return how little of the first head's attention in the first layer goes from kinds to the slots that show them.
+def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Batch, shown: dict[int, int]) -> Tensor:
+    """Return how little of the first head's attention in the first layer goes from words to the slots that show them.
 
-    Mean over the kinds in questions that a slot shows, in nats: ``-log`` of these slots' share of all slots. Without it
-    a target hardly learns to find an object by its kind, since descriptions name positions first.
+    Mean over the words in questions that a slot shows, in nats: ``-log`` of these slots' share of all slots. Without it
+    a target hardly learns to find an object by its kind or colour, since descriptions name positions first.
 
     Args:
         embeds: ``[batch, length, hidden]``, what the first layer reads.
-        kinds: tokens of all kinds.
+        shown: token of a word: token that its slots are named by.
     """
     ids, slots = batch["input_ids"], batch["input_ids"].eq(model.config.image_token_id)
     queries, keys = first_head(model, 0, embeds, batch)
-    asked = torch.isin(ids, kinds.to(ids.device)) & batch["labels"].eq(IGNORE)
-    shown = ids[:, :, None].eq(batch["patch_names"][:, None, :, 0])  # [batch, length, slots]
-    rows, columns = (asked & shown.any(-1)).nonzero(as_tuple=True)
-    keys = keys[slots].unflatten(0, (len(ids), -1))[rows]  # [kinds in questions, slots, size]
-    return missed_attention(queries[rows, columns], keys, shown[rows, columns])
+    names = torch.full_like(ids, -1)
+    for word, name in shown.items():
+        names[ids.eq(word) & batch["labels"].eq(IGNORE)] = name
+    right = names[:, :, None, None].eq(batch["patch_names"][:, None]).any(-1)  # [batch, length, slots]
+    rows, columns = right.any(-1).nonzero(as_tuple=True)
+    keys = keys[slots].unflatten(0, (len(ids), -1))[rows]  # [words in questions, slots, size]
+    return missed_attention(queries[rows, columns], keys, right[rows, columns])
 
 
 def quoting_losses(
-    model: LlavaForConditionalGeneration, number: int, states: Sequence[Tensor], batch: Batch, words: Tensor
+    model: LlavaForConditionalGeneration, number: int, states: Sequence[Tensor], batch: Batch, hints: Hints
 ) -> tuple[Tensor, Tensor]:
-    """Return how little a layer's first head looks for a word to repeat, and how little the layer's output names it.
+    """Return how little a layer's first head looks for the words of questions that the next token of an answer needs.
 
-    Before a word of an answer that a question of the same conversation holds: ``-log`` of that word's share of the
-    attention on these questions, and the cross-entropy of the word, means in nats. Without both a target names the
-    commonest object where it should repeat the one that it is asked for.
+    That is a word of looks that it repeats, of any question in the conversation; and before "Yes" or "No" the words of
+    looks and scenery in this question. Without it a target names the commonest object where it should repeat the one
+    that it is asked for, and says "Yes" to everything.
 
     Args:
         number: of the layer.
         states: ``[batch, length, hidden]`` each, what every layer reads.
-        words: tokens that answers repeat.
+
+    Returns:
+        ``-log`` of these words' share of the attention on questions, and the cross-entropy of the next token read from
+        the layer's output: means in nats.
     """
     ids, labels, segments = batch["input_ids"], batch["labels"], batch["segments"]
     queries, keys = first_head(model, number, states[number], batch)
     following = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
-    repeated = torch.isin(following, words.to(ids.device))
+    looks = torch.isin(ids, torch.tensor([*hints.looks], device=ids.device))
+    decisive = looks | torch.isin(ids, torch.tensor([*hints.scenery], device=ids.device))
+    judged = following.eq(hints.yes) | following.eq(hints.no)
     asked = (segments[:, None, :].eq(segments[:, :, None]) & labels.eq(IGNORE)[:, None, :]).tril()
-    same = asked & repeated[:, :, None] & ids[:, None, :].eq(following[:, :, None])  # [batch, length, length]
-    rows, columns = same.any(-1).nonzero(as_tuple=True)
-    missed = missed_attention(queries[rows, columns], keys[rows], same[rows, columns], asked[rows, columns])
+    turns = labels.eq(IGNORE).logical_and(F.pad(labels[:, :-1], (1, 0), value=IGNORE) != IGNORE).cumsum(-1)
+    quoted = looks[:, None, :] & ids[:, None, :].eq(following[:, :, None])  # [batch, length, length]
+    judging = judged[:, :, None] & decisive[:, None, :] & turns[:, None, :].eq(turns[:, :, None])
+    right = asked & (quoted | judging)
+    rows, columns = right.any(-1).nonzero(as_tuple=True)
+    missed = missed_attention(queries[rows, columns], keys[rows], right[rows, columns], asked[rows, columns])
     read = model.model.language_model.norm(states[number + 1][rows, columns])
     named = F.cross_entropy(model.lm_head(read).float(), following[rows, columns], reduction="sum")
     return missed, named / max(1, len(rows))

@@ -309,11 +309,11 @@ def look_up(scene: Scene, rng: random.Random) -> Query | None:
 def _unknowable(scene: Scene, rng: random.Random) -> Query:
     """Ask what the picture cannot answer."""
     kind = rng.choice(scene.things).kind if rng.random() < 0.8 else rng.choice(KINDS)
-    return Query("unknowable", CANNOT_KNOW, {"kind": kind, "kinds": PLURALS[kind]})
+    return Query("unknowable", CANNOT_KNOW, {"kind": kind, "kinds": PLURALS[kind], "colour": rng.choice(COLOURS)})
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    _look("colour"), _look("colour"), _is_colour, _look("size"), _total, _count, _count, _where, _where, _side, _side,
-    _neighbour, _exists, _exists, _exists_coloured, _which_colour, _larger, _larger, _same_colour, _weather, _time,
-    _place, _things, _unknowable, _unknowable,
+    *(_look("colour"), _count, _side, _neighbour, _exists, _exists_coloured, _which_colour, _larger) * 2,
+    *(_weather, _time, _place, _things) * 2, *(_is_colour, _unknowable) * 3,
+    _look("size"), _total, _where, _same_colour,
 )  # fmt: skip
