@@ -360,6 +360,7 @@ def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slot
 @pytest.mark.parametrize("number", [0, 1])
 def test_quoting_losses_are_of_transformers_attention_to_the_words_needed_and_of_the_next_one(first_heads, number):
     model, batch, states, shares, hints = first_heads
+    recipe = replace(ToyRecipe.tiny(), gathering_layers=number)
     expected, chances, judged = [], [], 0
     for row in range(6):
         ids, labels, segments = (batch[name][row].tolist() for name in ("input_ids", "labels", "segments"))
@@ -375,10 +376,35 @@ def test_quoting_losses_are_of_transformers_attention_to_the_words_needed_and_of
                 expected.append(-(share[same].sum() / share[asked].sum()).log().item())
                 if number == 0:  # transformers norms the last of the states itself
                     logits = model.lm_head(model.model.language_model.norm(states[1][row, place]))
-                    chances.append(-logits.log_softmax(-1)[word].item())
-    quoting, repeating = quoting_losses(model, number, states, batch, hints)
+                    weight = recipe.judging_weight if word in (hints.yes, hints.no) else 1
+                    chances.append(-weight * logits.log_softmax(-1)[word].item())
+    quoting, repeating = quoting_losses(model, recipe, states, batch, hints)
     assert len(expected) > 3 and judged and quoting.item() == pytest.approx(sum(expected) / len(expected), rel=1e-6)
     assert number or repeating.item() == pytest.approx(sum(chances) / len(chances), rel=1e-5)
+
+
+def test_what_decides_between_yes_and_no_weighs_more(first_heads, processor):
+    model, batch, states, _, hints = first_heads
+    recipe = replace(ToyRecipe.tiny(), judging_weight=5.0)
+    content = content_ids(processor.tokenizer)
+    model.set_attn_implementation("sdpa")  # takes the mask as it is
+    with torch.no_grad():
+        learnt = target_losses(recipe, content, hints)(model, batch)
+        chances = model.lm_head(states[-1]).log_softmax(-1)
+        cells = model.lm_head(model.model.language_model.norm(states[1])).log_softmax(-1)
+    weights, losses, gathered = [], [], []
+    for row, place in (batch["input_ids"] >= 0).nonzero().tolist():
+        label = batch["labels"][row, place].item()
+        if label != IGNORE:
+            weights.append((4 if label in content else 1) * (5 if label in (hints.yes, hints.no) else 1))
+            losses.append(-chances[row, place - 1, label].item())
+        cell, token = batch["cells"][row, place].item(), batch["input_ids"][row, place].item()
+        if cell != IGNORE:
+            judged = label == IGNORE and token in hints.judged
+            gathered.append((5 if judged else 1) * -cells[row, place, cell].item())
+    answers = sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights)
+    assert 20 in weights and learnt["answers"].item() == pytest.approx(answers, rel=1e-5)
+    assert learnt["gathering"].item() == pytest.approx(sum(gathered) / len(gathered), rel=1e-5)
 
 
 def test_added_layers_change_nothing_until_they_learn(processor, looking):

@@ -51,6 +51,7 @@ class Hints:
         self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
         named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
         self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
+        self.judged = {*self.looks, *self.scenery} - self.kinds  # what "Yes" and "No" are about
         positions = {word: self.tokens[one] for one, words in (COLUMN_WORDS | ROW_WORDS).items() for word in words}
         # Words of questions, and how name_patches names the slots that show what they ask for.
         self.shown = {word: word for word in self.looks} | {self.tokens[word]: name for word, name in positions.items()}

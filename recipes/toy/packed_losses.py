@@ -28,10 +28,13 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None
 
     Args:
         content: tokens with weight ``recipe.content_weight`` in the answers.
-        hints: words of questions, for :func:`finding_loss` and :func:`quoting_losses`; without it neither.
+        hints: words of questions, for :func:`finding_loss` and :func:`quoting_losses`; without it neither. What decides
+            between "Yes" and "No" weighs ``recipe.judging_weight`` times as much then: few tokens do.
     """
     weight = torch.ones(recipe.vocabulary)
     weight[list(content)] = recipe.content_weight
+    if hints is not None:
+        weight[[hints.yes, hints.no]] *= recipe.judging_weight
 
     def losses(model: LlavaForConditionalGeneration, batch: Batch) -> Losses:
         layers = packed_states(model, batch, model)
@@ -44,12 +47,16 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None
         referring = batch["cells"] != IGNORE
         wanted = batch["cells"][referring]
         cells = model.lm_head(gathered[referring]).float()  # [referring, vocab]
-        gathering = F.cross_entropy(cells, wanted, reduction="sum") / max(1, len(wanted))
+        each = F.cross_entropy(cells, wanted, reduction="none")
+        if hints is not None:
+            judged = isin(batch["input_ids"], hints.judged) & batch["labels"].eq(IGNORE)
+            each = torch.where(judged[referring], recipe.judging_weight * each, each)
+        gathering = each.sum() / max(1, len(wanted))
         loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
         parts = {"answers": answers, "naming": naming, "gathering": gathering}
         if hints is not None:
             parts["finding"] = finding_loss(model, layers[0], batch, hints.shown)
-            parts["quoting"], parts["repeating"] = quoting_losses(model, recipe.gathering_layers, layers, batch, hints)
+            parts["quoting"], parts["repeating"] = quoting_losses(model, recipe, layers, batch, hints)
             loss = loss + recipe.finding_weight * sum(parts[name] for name in ("finding", "quoting", "repeating"))
         return {"loss": loss, **parts}
 
@@ -78,27 +85,26 @@ def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Ba
 
 
 def quoting_losses(
-    model: LlavaForConditionalGeneration, number: int, states: Sequence[Tensor], batch: Batch, hints: Hints
+    model: LlavaForConditionalGeneration, recipe: ToyRecipe, states: Sequence[Tensor], batch: Batch, hints: Hints
 ) -> tuple[Tensor, Tensor]:
-    """Return how little a layer's first head looks for the words of questions that the next token of an answer needs.
+    """Return how little a head looks for the words of questions that the next token of an answer needs.
 
     That is a word of looks that it repeats, of any question in the conversation; and before "Yes" or "No" the words of
     looks and scenery in this question. Without it a target names the commonest object where it should repeat the one
     that it is asked for, and says "Yes" to everything.
 
     Args:
-        number: of the layer.
         states: ``[batch, length, hidden]`` each, what every layer reads.
 
     Returns:
-        ``-log`` of these words' share of the attention on questions, and the cross-entropy of the next token read from
-        the layer's output: means in nats.
+        ``-log`` of these words' share of the attention on questions, in the first head of the layer that reads the
+        gathered states; and the cross-entropy of the next token, read from that layer's output. Means in nats.
     """
     ids, labels, segments = batch["input_ids"], batch["labels"], batch["segments"]
+    number = recipe.gathering_layers
     queries, keys = first_head(model, number, states[number], batch)
     following = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
-    looks = torch.isin(ids, torch.tensor([*hints.looks], device=ids.device))
-    decisive = looks | torch.isin(ids, torch.tensor([*hints.scenery], device=ids.device))
+    looks, decisive = isin(ids, hints.looks), isin(ids, {*hints.looks, *hints.scenery})
     judged = following.eq(hints.yes) | following.eq(hints.no)
     asked = (segments[:, None, :].eq(segments[:, :, None]) & labels.eq(IGNORE)[:, None, :]).tril()
     turns = labels.eq(IGNORE).logical_and(F.pad(labels[:, :-1], (1, 0), value=IGNORE) != IGNORE).cumsum(-1)
@@ -108,8 +114,14 @@ def quoting_losses(
     rows, columns = right.any(-1).nonzero(as_tuple=True)
     missed = missed_attention(queries[rows, columns], keys[rows], right[rows, columns], asked[rows, columns])
     read = model.model.language_model.norm(states[number + 1][rows, columns])
-    named = F.cross_entropy(model.lm_head(read).float(), following[rows, columns], reduction="sum")
+    each = F.cross_entropy(model.lm_head(read).float(), following[rows, columns], reduction="none")
+    named = torch.where(judged[rows, columns], recipe.judging_weight * each, each).sum()
     return missed, named / max(1, len(rows))
+
+
+def isin(ids: Tensor, tokens: set[int]) -> Tensor:
+    """Return which ids are among the tokens."""
+    return torch.isin(ids, torch.tensor(sorted(tokens), device=ids.device))
 
 
 def first_head(

@@ -46,6 +46,7 @@ class ToyRecipe:
     scenery_weight: float = 0.1
     gathering_weight: float = 1.0
     finding_weight: float = 1.0
+    judging_weight: float = 6.0
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
