@@ -133,8 +133,8 @@ class AnswerOptions:
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:
     """Return the names of the options of decoding that are among arguments, their values left aside."""
-    names = frozenset(one.partition("=")[0].removeprefix("--").replace("-", "_") for one in arguments)
-    return names & {option.name for option in fields(DecodingConfig)}
+    options = (one.partition("=")[0][2:] for one in arguments if one.startswith("--"))
+    return frozenset(one.replace("-", "_") for one in options) & {option.name for option in fields(DecodingConfig)}
 
 
 def with_defaults(
@@ -189,8 +189,8 @@ def report_unused_draft(draft: str, drafter: str, totals: RunTotals) -> None:
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print a line of output as it is: no markup in it, no line breaks added."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    """Print a line of output as it is: no markup or emoji codes in it, no line breaks added."""
+    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_notice(line: str) -> None:
