@@ -293,14 +293,14 @@ def test_what_draws_traces_needs_no_torch_and_a_saved_page_no_gradio():
 
 
 def test_options_are_read_in_every_spelling(capsys):
-    """Pictures add up however often the option is given; quantization has an older name."""
+    """Pictures add up however often the option is given."""
     for words, images in (
         ("--image a b --prompt x", "a b"), ("--image a --depth 3 --image=b --prompt x --image c d", "a b c d"),
-        ("--prompt x --quantise int8", ""), ("--prompt x --quantization int8", ""),
+        ("--prompt x --quantization int8", ""),
     ):  # fmt: skip
         command = cli._parse(["generate", *words.split()], cli.Command, "specllava", None)
         assert command.image == tuple(map(Path, images.split())) and command.prompt == "x"
-        assert (command.pair.quantization == "int8") == ("int8" in words)
+        assert (command.pair.loading.quantization == "int8") == ("int8" in words)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
