@@ -59,16 +59,16 @@ class Limits:
     """Numbers of an option that is a list."""
 
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds that a race, an experiment or a call computes; what is there by then is kept."""
+    """Time limit of a race, an experiment or a call in seconds; partial results are shown."""
 
     waiting: Annotated[int, Field(ge=1)] = 32
-    """Runs that wait, of all visitors; who comes behind them is told to come again."""
+    """Queue size, of all visitors; further runs are rejected."""
 
     runs_per_minute: Annotated[int, Field(ge=1)] = 60
     """Runs that one address may begin in a minute, page and calls together."""
 
     events_per_minute: Annotated[int, Field(ge=1)] = 1200
-    """Other requests, such as clicks and looks at the waiting line, that one address may send in a minute."""
+    """Other requests, such as clicks and polls of the queue, that one address may send in a minute."""
 
     uploads_per_minute: Annotated[int, Field(ge=1)] = 60
     """Uploads that one address may send in a minute, and as many that it may have opened."""
@@ -325,8 +325,8 @@ def short(value: object) -> str:
     return _Short().repr(value).replace("\n", " ")[:60]
 
 
-def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
-    """Format a validation error as one readable line: field, value and bound of its first ``most`` complaints.
+def one_line(error: ValidationError, where: str = "") -> str:
+    """Format a validation error as one readable line: field, value and bound of its first three complaints.
 
     Args:
         where: prefix of each field, such as ``speculative.``.
@@ -335,13 +335,13 @@ def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
     if not items:
         return f"{where or 'value '}has {error.error_count():,} errors, too many to name any"
     parts = []
-    for item in items[:most]:
+    for item in items[:3]:
         field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
         shown = item["type"] != "missing" and not isinstance(item["input"], dict)
         given = f" = {short(item['input'])}" if shown else ""
         message = item["msg"].removeprefix("Value error, ")
         parts.append(f"{_cut(field.rstrip('.'), 120)}{given}: {message[:1].lower()}{_cut(message[1:], 200)}")
-    more = len(items) - most
+    more = len(items) - 3
     line = _cut("; ".join(parts), 360) + (f"; and {more} more" if more > 0 else "")
     return "".join(character if character.isprintable() else " " for character in line)
 

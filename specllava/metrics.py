@@ -42,7 +42,6 @@ class RunTotals:
     prefill_seconds: float
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    keep_seconds: float = 0.0
     vision_seconds: float = 0.0
     wall_seconds: float = 0.0
     saved: int = 0
@@ -109,7 +108,7 @@ def step_totals(step: StepTrace) -> RunTotals:
     spent = step.seconds
     return RunTotals(
         0, len(step.emitted), 1, step.tree.drafted, len(step.emitted_nodes), spent.total, 0.0, spent.draft,
-        spent.verify, spent.keep, saved=saved_tokens(step),
+        spent.verify, saved=saved_tokens(step),
     )  # fmt: skip
 
 
@@ -315,6 +314,6 @@ def pooled(rates: Sequence[Sequence[Part]], combine: Callable[[Array], Array], s
     return Ratio(value, float(low), float(high))
 
 
-def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
+def pooled_ratio(a: Sequence[Part], b: Sequence[Part]) -> Ratio:
     """Compare two rates: the second over the first, as :func:`pooled` does."""
-    return pooled([a, b], lambda rates: rates[..., 1] / rates[..., 0], seed)
+    return pooled([a, b], lambda rates: rates[..., 1] / rates[..., 0])

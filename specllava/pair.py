@@ -30,6 +30,7 @@ from specllava.models.options import DraftFormat, DraftReading, LoadOptions, Pas
 from specllava.models.presets import draft_hint, preset_named
 from specllava.models.tokens import Detokenizer, Messages, eos_token_ids, slot_ids
 from specllava.prompt import Prompt, PromptBuilder, check_room
+from specllava.race_file import Race
 from specllava.spec_decode.drafter import Drafter, NoDraft
 from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
 from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, run_lanes
@@ -43,7 +44,6 @@ from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     Prefill,
-    Race,
     RunInfo,
     StepTrace,
     tokens_used,

@@ -17,7 +17,7 @@ from specllava.files import is_panic
 from specllava.models.drafts.compressor import Compressor, Operator
 from specllava.models.drafts.draft_vlm import SlotDraft, VisionSource
 from specllava.models.families import family_of, features_family, shared_tower_of
-from specllava.models.family import Features, ImageFeatures, Picture, ProcessedPrompt, picture_key
+from specllava.models.family import Features, ImageFeatures, ProcessedPrompt, picture_key
 from specllava.models.images import open_image
 from specllava.models.language_model import input_device, now
 from specllava.models.tokens import (
@@ -143,7 +143,6 @@ class Prompt:
         input_ids: ``[1, length]``, with image slots.
         image_inputs: of pictures as the processor gives them, by the names of the target's ``forward``; for
             LLaVA-1.5 ``pixel_values [images, 3, height, width]``. None without pictures.
-        pictures: those inputs by picture.
         features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
         image_keys: a key for each picture; equal keys mean equal features.
         image_sizes: width and height of each picture as given.
@@ -157,7 +156,6 @@ class Prompt:
     text: str
     input_ids: Tensor
     image_inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    pictures: tuple[Picture, ...] = ()
     features: Features | None = None
     image_keys: tuple[str, ...] = ()
     image_sizes: tuple[tuple[int, int], ...] = ()
@@ -423,20 +421,19 @@ def _with_features(
     family, device = family_of(model.config), prompt.input_ids.device
     sizes = [one.size[::-1] for one in media]
     given = family.pictures(ProcessedPrompt(model.config, processor, inputs, sizes))
-    read = [to_device(one, model, device) for one in given]
     keys = tuple(whose + picture_key(one) for one in given)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
     encoded = dict(known)
     if new:
-        encoded |= zip(new, family.encode(model, [read[number] for number in new.values()]), strict=True)
+        read = [to_device(given[number], model, device) for number in new.values()]
+        encoded |= zip(new, family.encode(model, read), strict=True)
     features = family.stack([encoded[key] for key in keys])
     names = processor.image_processor.model_input_names
     own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(
         prompt,
         image_inputs=to_device(own, model, device),
-        pictures=tuple(read),
         features=features,
         image_keys=keys,
         vision_seconds=now(device) - started,
