@@ -211,35 +211,6 @@ def saved_tokens(step: StepTrace) -> int:
     return max(0, len(step.emitted) - next(forks, len(step.emitted)) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Guesses to which the draft gave about the same probability.
-
-    Args:
-        tested: guesses whose parent was accepted.
-        accepted: those of them that were accepted too.
-        promised: the draft's probabilities of all tested ones, added up.
-    """
-
-    tested: int = 0
-    accepted: int = 0
-    promised: float = 0.0
-
-
-def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...]:
-    """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
-    counted = [Bin()] * bins
-    for trace in traces:
-        for step in trace.steps:
-            path = set(step.emitted_nodes)
-            for node in (child for judged in judged_nodes(step) for child in judged.children):
-                q = math.exp(step.tree.log_probs[node])
-                index = min(int(q * bins), bins - 1)
-                old = counted[index]
-                counted[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
-    return tuple(counted)
-
-
 def _margin_at(trace: DecodeTrace, position: int) -> float:
     if position == 0:
         return trace.prefill.first_margin

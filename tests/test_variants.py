@@ -49,6 +49,13 @@ def test_every_rule_is_run_once_and_says_what_the_target_says(tiny: Pair, temper
         assert traces[TARGET_ONLY].token_ids == models.expected(0, 0, 16)
 
 
+def test_pictures_are_encoded_once_for_all_variants_of_a_pair(tiny: Pair, monkeypatch: pytest.MonkeyPatch):
+    asked, prompt = list[Pair](), Pair.prompt
+    monkeypatch.setattr(Pair, "prompt", lambda pair, *given: asked.append(pair) or prompt(pair, *given))
+    finished(race_variants(rule_variants(tiny, SHORT), models.picture(0), QUESTION))
+    assert asked == [tiny]
+
+
 @pytest.mark.parametrize("option", list(SWEEP_VALUES))
 def test_the_present_setting_is_a_point_on_the_curve(tiny: Pair, option: str):
     config = replace(SHORT, entropy_threshold=0.7, max_branches=5, depth=5, nodes=7)

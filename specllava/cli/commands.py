@@ -45,21 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskOptions(AnswerOptions):
-    """The options of an answer, with the question."""
-
-    prompt: str
-    """The question."""
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """The question after the system turn, if there is one."""
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, {"role": "user", "content": self.prompt}]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generate(AskOptions):
+class Generate(AnswerOptions):
     """Answer a question speculatively, about pictures or none."""
 
     def run(self, console: Console) -> None:
@@ -75,7 +61,7 @@ class Generate(AskOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(AskOptions):
+class Compare(AnswerOptions):
     """Answer with and without speculation, and say whether the answers are the same."""
 
     def run(self, console: Console) -> None:

@@ -67,7 +67,10 @@ class PairOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
+    """What commands that answer a question share: it and its pictures, files to write, the pair, how it decodes."""
+
+    prompt: str
+    """The question."""
 
     image: tuple[Path, ...] = ()
     """Picture files, in the order in which they are shown; without any the question is about none."""
@@ -84,6 +87,12 @@ class AnswerOptions:
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The question after the system turn, if there is one."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": self.prompt}]
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
         """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
