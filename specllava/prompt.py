@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
@@ -246,9 +245,7 @@ def _content(number: int, message: Message) -> tuple[Content, list[Image.Image]]
     """Return the text or the parts of a message, and its pictures."""
     role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
     if role not in ("system", *TURNS) or not isinstance(content, str | list | tuple):
-        raise ValueError(
-            f"message {number} needs a role (system, user or assistant) and its text or parts as content"
-        )
+        raise ValueError(f"message {number} needs a role (system, user or assistant) and its text or parts as content")
     if isinstance(content, str):
         return content, []
     parts: list[dict[str, Any]] = []
@@ -319,9 +316,9 @@ class PromptBuilder:
         self._check_text(" ".join(text_of(message["content"]) for message in chat))  # before a template reads it
         inputs = self._process(self.processor, chat, media_of_all)
         plain = self._plain(chat, media_of_all, inputs)
-        if plain.length + new_tokens > self.context:
-            fit = self._pictures_that_fit(chat, media_of_all, new_tokens)
-            check_room(self.context, plain.length, new_tokens, plain.turn, fit)
+        parts = chat[-1]["content"]
+        shown = 0 if isinstance(parts, str) else sum(part["type"] == "image" for part in parts)
+        check_room(self.context, plain.length, new_tokens, plain.turn, shown)
         if not media_of_all:
             return plain
         known = known or {}
@@ -368,23 +365,6 @@ class PromptBuilder:
             image_sizes=tuple(one.size for one in media),
             turn=sum(message["role"] == "user" for message in chat) - 1,
         )
-
-    def _pictures_that_fit(self, chat: Sequence[Message], media: Sequence[Image.Image], new_tokens: int) -> str:
-        """Return how many of the last message's pictures fit, in words; "" if none, or it shows no two."""
-        *before, last = chat
-        parts = last["content"]
-        asked = 0 if isinstance(parts, str) else sum(part["type"] == "image" for part in parts)
-        if asked < 2:
-            return ""
-        texts = [part for part in parts if part["type"] == "text"]
-
-        def length(count: int) -> int:
-            fewer = [*before, last | {"content": [*[{"type": "image"}] * count, *texts]}]
-            keep_mask = media[: len(media) - asked + count]
-            return int(self._process(self.processor, fewer, keep_mask)["input_ids"].shape[1])
-
-        count = bisect_right(range(1, asked), self.context - new_tokens, key=length)
-        return f"{count} picture{'s' if count > 1 else ''}" if count else ""
 
 
 def _call(processor: ProcessorMixin, media: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
@@ -440,23 +420,22 @@ def _with_features(
     )
 
 
-def check_room(context: int, length: int, new_tokens: int, turn: int = 0, fit: str = "") -> None:
+def check_room(context: int, length: int, new_tokens: int, turn: int = 0, pictures: int = 0) -> None:
     """Refuse a prompt and answer that do not fit the context.
 
     Args:
-        fit: how many of the prompt's pictures would fit, in words, if any would.
+        turn, pictures: number of the turn and pictures that its message shows, for what can be left out.
 
     Raises:
-        NoRoomError: with the numbers, and the number that would fit.
+        NoRoomError: with the numbers, and the number of new tokens that would fit.
     """
     if length + new_tokens <= context:
         return
-    ways = [f"take {fit} at most" if fit else "shorten the prompt"]
+    ways = ["take fewer pictures" if pictures > 1 else "shorten the prompt"]
     if turn:
         ways.append("begin a new chat")
     if length < context:
         ways.append(f"ask for {context - length} at most")
     raise NoRoomError(
-        f"{length} prompt tokens and {new_tokens} new ones do not fit the context of {context}:"
-        f" {', or '.join(ways)}"
+        f"{length} prompt tokens and {new_tokens} new ones do not fit the context of {context}: {', or '.join(ways)}"
     )
