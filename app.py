@@ -115,7 +115,8 @@ def make_state(options: PageOptions, launched: Event | None = None) -> PageState
         if preset.split("-")[0] != "toy":
             pair = _lent_pair(options.running)
             return PageState(lambda: pair, lent=lent_race(pair, spaces.GPU, options.limits.pixels), **shared)
-        options = replace(options, running=replace(options.running, device="cpu"))
+        running = options.running
+        options = replace(options, running=replace(running, loading=replace(running.loading, device="cpu")))
     loading = ThreadPoolExecutor(1, "models").submit(_load, options.running, launched)
     drafts = {name: cache(lambda one=one: _with_draft(loading.result(), one)) for name, one in _drafts(options).items()}
     return PageState(loading.result, drafts=drafts, **shared)
@@ -129,8 +130,8 @@ def _load(running: PairOptions, launched: Event | None) -> Pair:
 
 def _lent_pair(running: PairOptions) -> Pair:
     """Load a pair for the GPUs that ZeroGPU lends: in this thread, on the CPU, and only then to "the GPU"."""
-    dtype: DTypeName = "bfloat16" if running.dtype == "auto" else running.dtype
-    pair = load_pair(replace(running, device="cpu", dtype=dtype))
+    dtype: DTypeName = "bfloat16" if running.loading.dtype == "auto" else running.loading.dtype
+    pair = load_pair(replace(running, loading=replace(running.loading, device="cpu", dtype=dtype)))
     target, draft = (None if one is None else one.to(ZERO_GPU_DEVICE) for one in (pair.target, pair.draft))
     # A worker is often new, so it would capture and not replay.
     return replace(pair, target=target, draft=draft, passes="eager")

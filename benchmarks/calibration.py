@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ from benchmarks.shared.guessing import (
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from specllava.config import DecodingConfig
-from specllava.metrics import LEVEL, RESAMPLES, Bin, judged_nodes, reliability
+from specllava.metrics import LEVEL, RESAMPLES, judged_nodes
 from specllava.pair import Pair
 from specllava.trace import DecodeTrace
 
@@ -128,13 +128,42 @@ def marks(answers: Sequence[Counts]) -> list[dict[str, Any]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Guesses to which the draft gave about the same probability.
+
+    Args:
+        tested: guesses whose parent was accepted.
+        accepted: those of them that were accepted too.
+        promised: the draft's probabilities of all tested ones, added up.
+    """
+
+    tested: int = 0
+    accepted: int = 0
+    promised: float = 0.0
+
+
+def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...]:
+    """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
+    counted = [Bin()] * bins
+    for trace in traces:
+        for step in trace.steps:
+            path = set(step.emitted_nodes)
+            for node in (child for judged in judged_nodes(step) for child in judged.children):
+                q = math.exp(step.tree.log_probs[node])
+                index = min(int(q * bins), bins - 1)
+                old = counted[index]
+                counted[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
+    return tuple(counted)
+
+
 def error_interval(answers: Sequence[Sequence[Bin]]) -> dict[str, float]:
     """Return the expected calibration error of pooled answers with its 95 % interval of the bootstrap over answers.
 
     Drawing answers anew adds noise to shares whose distance is taken without its sign, so intervals lean upwards.
 
     Args:
-        answers: the bins of each, as ``metrics.reliability`` counts them.
+        answers: the bins of each, as :func:`reliability` counts them.
     """
     parts = np.array([[(one.tested, one.accepted, one.promised) for one in bins] for bins in answers])
     drawn = np.random.default_rng(0).integers(len(parts), size=(RESAMPLES, len(parts)))

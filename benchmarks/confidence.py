@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from benchmarks.calibration import BINS, error_interval
+from benchmarks.calibration import BINS, Bin, error_interval, reliability
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
     Guessing,
@@ -33,7 +33,6 @@ from benchmarks.shared.guessing import (
 )
 from specllava.bench import bench_lanes
 from specllava.config import DecodingConfig
-from specllava.metrics import Bin, reliability
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
 from specllava.prompt import Prompt

@@ -59,16 +59,16 @@ class Limits:
     """Numbers of an option that is a list."""
 
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds that a race, an experiment or a call computes; what is there by then is kept."""
+    """Time limit of a race, an experiment or a call in seconds; partial results are shown."""
 
     waiting: Annotated[int, Field(ge=1)] = 32
-    """Runs that wait, of all visitors; who comes behind them is told to come again."""
+    """Queue size, of all visitors; further runs are rejected."""
 
     runs_per_minute: Annotated[int, Field(ge=1)] = 60
     """Runs that one address may begin in a minute, page and calls together."""
 
     events_per_minute: Annotated[int, Field(ge=1)] = 1200
-    """Other requests, such as clicks and looks at the waiting line, that one address may send in a minute."""
+    """Other requests, such as clicks and polls of the queue, that one address may send in a minute."""
 
     uploads_per_minute: Annotated[int, Field(ge=1)] = 60
     """Uploads that one address may send in a minute, and as many that it may have opened."""
@@ -77,7 +77,7 @@ class Limits:
     """Bytes of a race file that is opened."""
 
 
-def highest(name: str) -> int:
+def upper_bound(name: str) -> int:
     """Return the largest value that a limit may be given: the bound of the option or of the file that it is about."""
     field: FieldInfo = vars(Limits)["__pydantic_fields__"][name]
     bounds: list[Any] = [bound.le for bound in field.metadata if isinstance(bound, Le)]
@@ -140,16 +140,16 @@ if TYPE_CHECKING:
 else:  # one choice per name that is offered
     RuleName = Literal[RULES]
     DrafterName = Literal[tuple(DRAFTER_CHOICES)]
-MAX_GUESSES: Final = highest("nodes")  # of one tree
-MAX_CHILDREN: Final = highest("branches")  # of one node
+MAX_GUESSES: Final = upper_bound("nodes")  # of one tree
+MAX_CHILDREN: Final = upper_bound("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-LISTED: Final = Field(min_length=1, max_length=highest("list_items"))
+LISTED: Final = Field(min_length=1, max_length=upper_bound("list_items"))
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Usual:
+class SliderRange:
     """The range in which a number is usually changed, in steps; its bounds allow more."""
 
     low: float
@@ -191,37 +191,41 @@ class DecodingConfig:
     ] = "entropy"
 
     max_new_tokens: Annotated[
-        int, Field(ge=1, title="Longest answer (new tokens)"), Usual(16, 512, 16)
+        int, Field(ge=1, title="Longest answer (new tokens)"), SliderRange(16, 512, 16)
     ] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
     depth: Annotated[
-        int, Field(ge=1, le=highest("depth"), title="Levels of guesses (tree depth)"), Usual(1, 20, 1)
+        int, Field(ge=1, le=upper_bound("depth"), title="Levels of guesses (tree depth)"), SliderRange(1, 20, 1)
     ] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
     nodes: Annotated[
-        int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass (tree size)"), Usual(1, 64, 1)
+        int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass (tree size)"), SliderRange(1, 64, 1)
     ] = 20
     """Guessed tokens sent to the target at most, on a GPU 60 unless given; the likeliest paths are kept."""
 
     entropy_threshold: Annotated[
-        float, Field(ge=0.0, le=12.0, title="Branch above this doubt (entropy threshold, nats)"), Usual(0.0, 2.5, 0.05)
+        float,
+        Field(ge=0.0, le=12.0, title="Branch above this doubt (entropy threshold, nats)"),
+        SliderRange(0.0, 2.5, 0.05),
     ] = 0.3
     """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
 
     max_branches: Annotated[
-        int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node (branching factor)"), Usual(1, 8, 1)
+        int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node (branching factor)"), SliderRange(1, 8, 1)
     ] = 3
     """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
 
     width: Annotated[
-        int, Field(ge=1, le=highest("width"), title="Nodes grown per level (beam width)"), Usual(1, 16, 1)
+        int, Field(ge=1, le=upper_bound("width"), title="Nodes grown per level (beam width)"), SliderRange(1, 16, 1)
     ] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
     min_log_prob: Annotated[
-        float, Field(ge=-50.0, le=0.0, title="Give up branches below (log-probability, nats)"), Usual(-8.0, 0.0, 0.1)
+        float,
+        Field(ge=-50.0, le=0.0, title="Give up branches below (log-probability, nats)"),
+        SliderRange(-8.0, 0.0, 0.1),
     ] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
@@ -235,13 +239,13 @@ class DecodingConfig:
     ] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
-    temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), Usual(0.0, 1.5, 0.05)] = 0.0
+    temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), SliderRange(0.0, 1.5, 0.05)] = 0.0
     """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""
 
-    top_p: Annotated[float, Field(ge=0.01, le=1.0, title="Top-p"), Usual(0.1, 1.0, 0.05)] = 1.0
+    top_p: Annotated[float, Field(ge=0.01, le=1.0, title="Top-p"), SliderRange(0.1, 1.0, 0.05)] = 1.0
     """Draw from the most likely tokens that together reach this probability; 1 draws from all."""
 
-    top_k: Annotated[int, Field(ge=0, le=1000, title="Top-k"), Usual(0, 100, 1)] = 0
+    top_k: Annotated[int, Field(ge=0, le=1000, title="Top-k"), SliderRange(0, 100, 1)] = 0
     """Draw from that many of the most likely tokens; 0 draws from all."""
 
     seed: Annotated[int, Field(ge=0, le=2**31 - 1, title="Seed")] = 0
@@ -250,7 +254,7 @@ class DecodingConfig:
     children: Annotated[Literal["best", "drawn"], Field(title="Which guesses (top-k or sampled)")] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
 
-    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), Usual(1, 5, 1)] = 3
+    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), SliderRange(1, 5, 1)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
 
     @property
@@ -325,8 +329,8 @@ def short(value: object) -> str:
     return _Short().repr(value).replace("\n", " ")[:60]
 
 
-def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
-    """Format a validation error as one readable line: field, value and bound of its first ``most`` complaints.
+def one_line(error: ValidationError, where: str = "") -> str:
+    """Format a validation error as one readable line: field, value and bound of its first three complaints.
 
     Args:
         where: prefix of each field, such as ``speculative.``.
@@ -335,13 +339,13 @@ def one_line(error: ValidationError, most: int = 3, where: str = "") -> str:
     if not items:
         return f"{where or 'value '}has {error.error_count():,} errors, too many to name any"
     parts = []
-    for item in items[:most]:
+    for item in items[:3]:
         field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
         shown = item["type"] != "missing" and not isinstance(item["input"], dict)
         given = f" = {short(item['input'])}" if shown else ""
         message = item["msg"].removeprefix("Value error, ")
         parts.append(f"{_cut(field.rstrip('.'), 120)}{given}: {message[:1].lower()}{_cut(message[1:], 200)}")
-    more = len(items) - most
+    more = len(items) - 3
     line = _cut("; ".join(parts), 360) + (f"; and {more} more" if more > 0 else "")
     return "".join(character if character.isprintable() else " " for character in line)
 

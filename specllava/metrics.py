@@ -42,7 +42,6 @@ class RunTotals:
     prefill_seconds: float
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    keep_seconds: float = 0.0
     vision_seconds: float = 0.0
     wall_seconds: float = 0.0
     saved: int = 0
@@ -109,7 +108,7 @@ def step_totals(step: StepTrace) -> RunTotals:
     spent = step.seconds
     return RunTotals(
         0, len(step.emitted), 1, step.tree.drafted, len(step.emitted_nodes), spent.total, 0.0, spent.draft,
-        spent.verify, spent.keep, saved=saved_tokens(step),
+        spent.verify, saved=saved_tokens(step),
     )  # fmt: skip
 
 
@@ -212,35 +211,6 @@ def saved_tokens(step: StepTrace) -> int:
     return max(0, len(step.emitted) - next(forks, len(step.emitted)) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Guesses to which the draft gave about the same probability.
-
-    Args:
-        tested: guesses whose parent was accepted.
-        accepted: those of them that were accepted too.
-        promised: the draft's probabilities of all tested ones, added up.
-    """
-
-    tested: int = 0
-    accepted: int = 0
-    promised: float = 0.0
-
-
-def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...]:
-    """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
-    counted = [Bin()] * bins
-    for trace in traces:
-        for step in trace.steps:
-            path = set(step.emitted_nodes)
-            for node in (child for judged in judged_nodes(step) for child in judged.children):
-                q = math.exp(step.tree.log_probs[node])
-                index = min(int(q * bins), bins - 1)
-                old = counted[index]
-                counted[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
-    return tuple(counted)
-
-
 def _margin_at(trace: DecodeTrace, position: int) -> float:
     if position == 0:
         return trace.prefill.first_margin
@@ -315,6 +285,6 @@ def pooled(rates: Sequence[Sequence[Part]], combine: Callable[[Array], Array], s
     return Ratio(value, float(low), float(high))
 
 
-def pooled_ratio(a: Sequence[Part], b: Sequence[Part], seed: int = 0) -> Ratio:
+def pooled_ratio(a: Sequence[Part], b: Sequence[Part]) -> Ratio:
     """Compare two rates: the second over the first, as :func:`pooled` does."""
-    return pooled([a, b], lambda rates: rates[..., 1] / rates[..., 0], seed)
+    return pooled([a, b], lambda rates: rates[..., 1] / rates[..., 0])

@@ -26,10 +26,11 @@ from specllava.models.family import Family, ImageFeatures
 from specllava.models.images import Pictures, open_media
 from specllava.models.language_model import checked_context, input_device, now
 from specllava.models.loading import load_draft, load_target
-from specllava.models.options import DraftFormat, DraftReading, LoadOptions, PassesName, QuantizationName
+from specllava.models.options import DraftReading, LoadOptions, PassesName, QuantizationName
 from specllava.models.presets import draft_hint, preset_named
 from specllava.models.tokens import Detokenizer, Messages, eos_token_ids, slot_ids
 from specllava.prompt import Prompt, PromptBuilder, check_room
+from specllava.race_file import Race
 from specllava.spec_decode.drafter import Drafter, NoDraft
 from specllava.spec_decode.logits_processing import AnswerSettings, answer_settings, check_settings, settings_in_force
 from specllava.spec_decode.loop import Event, Lane, LaneOverrides, RaceEvent, Request, run_lanes
@@ -43,7 +44,6 @@ from specllava.trace import (
     SCHEMA_VERSION,
     DecodeTrace,
     Prefill,
-    Race,
     RunInfo,
     StepTrace,
     tokens_used,
@@ -139,29 +139,20 @@ class Pair:
             name, *models, loaded.name, NO_DRAFT,
             quantization=chosen.quantization, context_limit=loaded.context, packed=loaded.packed,
         )  # fmt: skip
-        return pair if draft is None else pair.with_draft(draft, notify=notify, **asdict(chosen.reading))
+        return pair if draft is None else pair.with_draft(draft, notify, **asdict(chosen.reading))
 
-    def with_draft(
-        self,
-        draft: Source,
-        draft_format: DraftFormat | None = None,
-        notify: Callable[[str], None] = lambda line: None,
-        draft_state_layers: tuple[int, ...] | None = None,
-        draft_rope_theta: float | None = None,
-    ) -> Pair:
+    def with_draft(self, draft: Source, notify: Callable[[str], None] = lambda line: None, **reading: Any) -> Pair:
         """Return the same target, not loaded again, with the draft of a directory or of the hub.
 
         Args:
-            draft_format, draft_state_layers, draft_rope_theta: as
-                :class:`~specllava.models.options.DraftReading`.
             notify: receives a line about weights that must be unpickled.
+            reading: fields of :class:`~specllava.models.options.DraftReading`.
 
         Raises:
             ValueError: no model there, or one that does not fit the target.
         """
-        reading = DraftReading(draft_format, draft_state_layers, draft_rope_theta)
         with LOADING:
-            loaded = load_draft(draft, self.target, self.processor, reading, notify)
+            loaded = load_draft(draft, self.target, self.processor, DraftReading(**reading), notify)
         drafting = {"draft": loaded.model, "draft_name": loaded.name, "draft_processor": loaded.processor}
         pair = replace(self, **drafting)
         if "engines" in vars(self):

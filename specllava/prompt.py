@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
@@ -17,7 +16,7 @@ from specllava.files import is_panic
 from specllava.models.drafts.compressor import Compressor, Operator
 from specllava.models.drafts.draft_vlm import SlotDraft, VisionSource
 from specllava.models.families import family_of, features_family, shared_tower_of
-from specllava.models.family import Features, ImageFeatures, Picture, ProcessedPrompt, picture_key
+from specllava.models.family import Features, ImageFeatures, ProcessedPrompt, picture_key
 from specllava.models.images import open_image
 from specllava.models.language_model import input_device, now
 from specllava.models.tokens import (
@@ -143,7 +142,6 @@ class Prompt:
         input_ids: ``[1, length]``, with image slots.
         image_inputs: of pictures as the processor gives them, by the names of the target's ``forward``; for
             LLaVA-1.5 ``pixel_values [images, 3, height, width]``. None without pictures.
-        pictures: those inputs by picture.
         features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
         image_keys: a key for each picture; equal keys mean equal features.
         image_sizes: width and height of each picture as given.
@@ -157,7 +155,6 @@ class Prompt:
     text: str
     input_ids: Tensor
     image_inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    pictures: tuple[Picture, ...] = ()
     features: Features | None = None
     image_keys: tuple[str, ...] = ()
     image_sizes: tuple[tuple[int, int], ...] = ()
@@ -248,9 +245,7 @@ def _content(number: int, message: Message) -> tuple[Content, list[Image.Image]]
     """Return the text or the parts of a message, and its pictures."""
     role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
     if role not in ("system", *TURNS) or not isinstance(content, str | list | tuple):
-        raise ValueError(
-            f"message {number} needs a role (system, user or assistant) and its text or parts as content"
-        )
+        raise ValueError(f"message {number} needs a role (system, user or assistant) and its text or parts as content")
     if isinstance(content, str):
         return content, []
     parts: list[dict[str, Any]] = []
@@ -321,9 +316,9 @@ class PromptBuilder:
         self._check_text(" ".join(text_of(message["content"]) for message in chat))  # before a template reads it
         inputs = self._process(self.processor, chat, media_of_all)
         plain = self._plain(chat, media_of_all, inputs)
-        if plain.length + new_tokens > self.context:
-            fit = self._pictures_that_fit(chat, media_of_all, new_tokens)
-            check_room(self.context, plain.length, new_tokens, plain.turn, fit)
+        parts = chat[-1]["content"]
+        shown = 0 if isinstance(parts, str) else sum(part["type"] == "image" for part in parts)
+        check_room(self.context, plain.length, new_tokens, plain.turn, shown)
         if not media_of_all:
             return plain
         known = known or {}
@@ -371,23 +366,6 @@ class PromptBuilder:
             turn=sum(message["role"] == "user" for message in chat) - 1,
         )
 
-    def _pictures_that_fit(self, chat: Sequence[Message], media: Sequence[Image.Image], new_tokens: int) -> str:
-        """Return how many of the last message's pictures fit, in words; "" if none, or it shows no two."""
-        *before, last = chat
-        parts = last["content"]
-        asked = 0 if isinstance(parts, str) else sum(part["type"] == "image" for part in parts)
-        if asked < 2:
-            return ""
-        texts = [part for part in parts if part["type"] == "text"]
-
-        def length(count: int) -> int:
-            fewer = [*before, last | {"content": [*[{"type": "image"}] * count, *texts]}]
-            keep_mask = media[: len(media) - asked + count]
-            return int(self._process(self.processor, fewer, keep_mask)["input_ids"].shape[1])
-
-        count = bisect_right(range(1, asked), self.context - new_tokens, key=length)
-        return f"{count} picture{'s' if count > 1 else ''}" if count else ""
-
 
 def _call(processor: ProcessorMixin, media: Sequence[Image.Image], text: str) -> Mapping[str, Tensor]:
     """Tokenise a text with what it shows as ``apply_chat_template`` would: no second beginning, pictures of one chat.
@@ -423,43 +401,41 @@ def _with_features(
     family, device = family_of(model.config), prompt.input_ids.device
     sizes = [one.size[::-1] for one in media]
     given = family.pictures(ProcessedPrompt(model.config, processor, inputs, sizes))
-    read = [to_device(one, model, device) for one in given]
     keys = tuple(whose + picture_key(one) for one in given)
     started = now(device)
     new = {key: number for number, key in enumerate(keys) if key not in known}
     encoded = dict(known)
     if new:
-        encoded |= zip(new, family.encode(model, [read[number] for number in new.values()]), strict=True)
+        read = [to_device(given[number], model, device) for number in new.values()]
+        encoded |= zip(new, family.encode(model, read), strict=True)
     features = family.stack([encoded[key] for key in keys])
     names = processor.image_processor.model_input_names
     own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(
         prompt,
         image_inputs=to_device(own, model, device),
-        pictures=tuple(read),
         features=features,
         image_keys=keys,
         vision_seconds=now(device) - started,
     )
 
 
-def check_room(context: int, length: int, new_tokens: int, turn: int = 0, fit: str = "") -> None:
+def check_room(context: int, length: int, new_tokens: int, turn: int = 0, pictures: int = 0) -> None:
     """Refuse a prompt and answer that do not fit the context.
 
     Args:
-        fit: how many of the prompt's pictures would fit, in words, if any would.
+        turn, pictures: number of the turn and pictures that its message shows, for what can be left out.
 
     Raises:
-        NoRoomError: with the numbers, and the number that would fit.
+        NoRoomError: with the numbers, and the number of new tokens that would fit.
     """
     if length + new_tokens <= context:
         return
-    ways = [f"take {fit} at most" if fit else "shorten the prompt"]
+    ways = ["take fewer pictures" if pictures > 1 else "shorten the prompt"]
     if turn:
         ways.append("begin a new chat")
     if length < context:
         ways.append(f"ask for {context - length} at most")
     raise NoRoomError(
-        f"{length} prompt tokens and {new_tokens} new ones do not fit the context of {context}:"
-        f" {', or '.join(ways)}"
+        f"{length} prompt tokens and {new_tokens} new ones do not fit the context of {context}: {', or '.join(ways)}"
     )

@@ -1,4 +1,6 @@
-"""Race files: the lanes of one prompt as one JSON document, which ``visual.player.recorded`` reads. No torch.
+"""Races: a trace per lane, and the lanes of one prompt as one JSON document. No torch.
+
+``visual.player.recorded`` reads the documents.
 
 Either the target alone and a speculative lane or, in older files, two configurations A and B.
 A dialogue is one document of several races, one for each turn.
@@ -7,14 +9,29 @@ A dialogue is one document of several races, one for each turn.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from specllava.config import DecodingConfig
-from specllava.trace import MAX_NAME, DecodeTrace
+from specllava.trace import MAX_NAME, DecodeTrace, Playable
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SETTING: Final = ("target", "draft", "dtype", "device")  # with options, what may set two sides apart
+
+
+class Race(Playable, dict[str, DecodeTrace]):
+    """A trace per lane, by its name.
+
+    Args:
+        picture: what the models looked at, if it was one picture.
+    """
+
+    def __init__(self, traces: Mapping[str, DecodeTrace], picture: Image.Image | None = None) -> None:
+        super().__init__(traces)
+        self.picture = picture
 
 
 @dataclass(frozen=True, slots=True)

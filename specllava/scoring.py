@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,25 +26,13 @@ class DraftScores:
 
     Args:
         entropies: of the draft's distribution, in nats.
-        probs: the draft's probability of the answer's token.
         guesses: the draft's likeliest token.
         divergences: KL(target ‖ draft) in nats: how far the draft's distribution is from the target's.
     """
 
     entropies: tuple[float, ...]
-    probs: tuple[float, ...]
     guesses: tuple[int, ...]
     divergences: tuple[float, ...]
-
-    @property
-    def entropy(self) -> float:
-        """Mean, in nats."""
-        return math.fsum(self.entropies) / len(self.entropies)
-
-    @property
-    def divergence(self) -> float:
-        """Mean KL(target ‖ draft), in nats."""
-        return math.fsum(self.divergences) / len(self.divergences)
 
 
 @torch.inference_mode()
@@ -64,9 +51,7 @@ def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Seq
 
 
 @torch.inference_mode()
-def draft_log_probs(
-    target: PreTrainedModel, draft: PreTrainedModel, prompt: Prompt, answer: Sequence[int]
-) -> Tensor:
+def draft_log_probs(target: PreTrainedModel, draft: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) -> Tensor:
     """Return a draft's log-probabilities as :func:`teacher_forced_log_probs` does, whatever the draft reads.
 
     One that reads the target's states is given the true ones of prompt and answer.
@@ -92,8 +77,8 @@ def draft_log_probs(
     return torch.log_softmax(draft.logits(own).double(), dim=-1)
 
 
-def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftScores:
-    """Score a draft on an answer, from both models' log-probabilities ``[answer, vocab]``.
+def score_draft(draft: Tensor, target: Tensor) -> DraftScores:
+    """Score a draft on an answer by both models' log-probabilities ``[answer, vocab]``.
 
     Of a draft that cannot guess every token (its log-probability is -inf), the divergence is over those that it can.
     """
@@ -102,12 +87,10 @@ def score_draft(draft: Tensor, target: Tensor, answer: Sequence[int]) -> DraftSc
         target = torch.log_softmax(target.masked_fill(~reach, -torch.inf), dim=-1)
     target_probs = target.exp()
     entropies = torch.special.entr(draft.exp()).sum(-1)
-    tokens = torch.tensor(list(answer), device=draft.device)
     # A token of target probability 0 adds nothing, even where the draft's is 0 too.
     divergences = torch.where(target_probs > 0, target_probs * (target - draft), 0.0).sum(-1)
     return DraftScores(
         entropies=tuple(entropies.tolist()),
-        probs=tuple(draft.gather(-1, tokens[:, None])[:, 0].exp().tolist()),
         guesses=tuple(draft.argmax(-1).tolist()),
         divergences=tuple(divergences.clamp_min(0.0).tolist()),  # rounding may leave it a hair below
     )

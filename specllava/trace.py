@@ -7,7 +7,7 @@ token is looked up by id in ``texts``; nothing is ever searched for in strings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -134,8 +134,7 @@ def _any_rule(value: object, read: ValidatorFunctionWrapHandler) -> DecodingConf
         return known
     if not rule.isprintable() or not 0 < len(rule) <= MAX_NAME:
         raise ValueError(f"a rule's name has 1 to {MAX_NAME} printable characters")
-    # Its trace goes with all other options.
-    substitute = next(name for name, choice in RULE_CHOICES.items() if choice.drawable)
+    substitute = next(name for name, choice in RULE_CHOICES.items() if choice.drawable)  # which goes with all options
     config: DecodingConfig = read({**value, "rule": substitute})
     object.__setattr__(config, "rule", rule)
     return config
@@ -234,18 +233,10 @@ class Draw(Record):
 
 
 FinishReason = Literal["eos", "stop_string", "length", "stopped"]
-# Name of an object of the caller; a file without one reads as it did before there were any.
-OwnName = Annotated[str | None, Field(max_length=MAX_NAME, exclude_if=lambda name: name is None)]
-# What a draft reads beside the text: the target's hidden states; a file of any other draft has no such field.
-DraftReads = Annotated[Literal["states"] | None, Field(exclude_if=lambda reads: reads is None)]
-# What the target's checkpoint asks of answers; a file of any other checkpoint has no such field.
-Followed = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda followed: followed is None)]
-# How passes ran, where not in the shapes that they came in; a file of any other run has no such field.
-PassesRun = Annotated[str | None, Field(max_length=MAX_SETTINGS, exclude_if=lambda value: value is None)]
-# What each token owes to the picture, where it was measured; a file of any other run has no such field.
-Grounded = Annotated[Grounding | None, Field(exclude_if=lambda grounding: grounding is None)]
-# Columns of the prompt that hold pictures; a file from before they were counted has no such field.
-ImageTokens = Annotated[Count, Field(exclude_if=lambda count: count == 0)]
+# A field that is left out of the files of runs without it.
+UNSET: Final = Field(exclude_if=lambda value: value is None)
+OwnName = Annotated[str | None, Field(max_length=MAX_NAME), UNSET]  # of an object of the caller
+Described = Annotated[str | None, Field(max_length=MAX_SETTINGS), UNSET]
 # Why an event was the last of its answer; in a file it is a field of the trace as a whole.
 Finished = Annotated[FinishReason | None, Field(exclude=True)]
 
@@ -279,7 +270,7 @@ class Prefill(Record):
     target_seconds: Seconds = 0.0
     draft_seconds: Seconds = 0.0
     reused_tokens: Count = 0
-    image_tokens: ImageTokens = 0
+    image_tokens: Annotated[Count, Field(exclude_if=lambda count: count == 0)] = 0
     finished: Finished = field(default=None, compare=False)
 
     @property
@@ -363,9 +354,9 @@ class RunInfo(Record):
     dtype: str
     threads: Count
     versions: Versions = field(default_factory=dict)
-    draft_reads: DraftReads = None
-    generation_config: Followed = None
-    passes: PassesRun = None
+    draft_reads: Annotated[Literal["states"] | None, UNSET] = None
+    generation_config: Described = None
+    passes: Described = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +390,7 @@ class DecodeTrace(Record, Playable):
     forced_prefix: Annotated[Many[int], Field(alias="given")] = ()
     rule: OwnName = None
     drafter: OwnName = None
-    grounding: Grounded = None
+    grounding: Annotated[Grounding | None, UNSET] = None
     schema_version: Literal[1] = field(kw_only=True)  # no default: required in a file
 
     @property
@@ -443,30 +434,19 @@ def read_trace(document: object, where: str = "") -> DecodeTrace:
     """
     prefix = f"{where}." if where else ""
     if isinstance(document, dict) and "schema_version" in document:
-        _check_version(document["schema_version"], prefix)
+        version = document["schema_version"]
+        if type(version) is not int or version != SCHEMA_VERSION:
+            above = type(version) is int and version > SCHEMA_VERSION
+            why = "the file is of a newer specllava, and this one reads" if above else "it must be the integer"
+            raise ValueError(f"{prefix}schema_version = {short(version)}: {why} {SCHEMA_VERSION}")
     try:
         trace = _ADAPTER.validate_python(document)
     except ValidationError as error:
-        raise ValueError(one_line(error, where=prefix) + _newer(error)) from error
+        unknown = {"unexpected_keyword_argument", "literal_error"} & {item["type"] for item in few_errors(error)}
+        newer = "; the file may be of a newer specllava that knows it" if unknown else ""
+        raise ValueError(one_line(error, where=prefix) + newer) from error
     _check_possible(trace, prefix)
     return trace
-
-
-def _check_version(version: object, prefix: str) -> None:
-    if type(version) is int and version > SCHEMA_VERSION:
-        raise ValueError(
-            f"{prefix}schema_version = {short(version)}: the file is of a newer specllava, and this one reads"
-            f" {SCHEMA_VERSION}"
-        )
-    if type(version) is not int or version != SCHEMA_VERSION:
-        raise ValueError(f"{prefix}schema_version = {short(version)}: it must be the integer {SCHEMA_VERSION}")
-
-
-def _newer(error: ValidationError) -> str:
-    """Return a note on names that are not known here: they may come from a newer version."""
-    kinds = {"unexpected_keyword_argument", "literal_error"}
-    named = any(item["type"] in kinds for item in few_errors(error))
-    return "; the file may be of a newer specllava that knows it" if named else ""
 
 
 def _check_possible(trace: DecodeTrace, prefix: str) -> None:
@@ -517,15 +497,3 @@ def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[
 
 
 _ADAPTER: TypeAdapter[DecodeTrace] = TypeAdapter(DecodeTrace)
-
-
-class Race(Playable, dict[str, DecodeTrace]):
-    """A trace per lane, by its name.
-
-    Args:
-        picture: what the models looked at, if it was one picture.
-    """
-
-    def __init__(self, traces: Mapping[str, DecodeTrace], picture: Image.Image | None = None) -> None:
-        super().__init__(traces)
-        self.picture = picture

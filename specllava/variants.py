@@ -75,15 +75,16 @@ def race_variants(
 ) -> Generator[None, None, dict[str, DecodeTrace]]:
     """Race variants and the first one's target alone, and return a trace of each by name.
 
-    They take turns step by step, so that a busy machine slows all alike. Yields after each step, so that it can be
-    closed there.
+    They take turns step by step, so that a busy machine slows all alike. A pair encodes the pictures once. Yields after
+    each step, so that it can be closed there.
     """
     first, media = variants[0], open_media(image)
     alone = Variant(TARGET_ONLY, first.pair, replace(first.config, drafter="none"))
     requests, pairs, events = [], dict[str, Pair](), dict[str, list[RaceEvent]]()
+    different = {id(one.pair): one.pair for one in variants}
+    prompts = {key: pair.prompt(media, messages, first.config.max_new_tokens) for key, pair in different.items()}
     for one in (alone, *variants):
-        prompt = one.pair.prompt(media, messages, one.config.max_new_tokens)
-        requests.append(one.pair.request(Lane(one.name, one.config, prompt)))
+        requests.append(one.pair.request(Lane(one.name, one.config, prompts[id(one.pair)])))
         pairs[one.name], events[one.name] = one.pair, []
     with closing(run_lanes(requests)) as race_events:
         for event in race_events:

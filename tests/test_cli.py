@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import models
 
 import specllava
@@ -60,6 +61,25 @@ def test_trees_are_as_large_as_the_device_affords_unless_typed_or_published(pres
     assert options.with_defaults(DecodingConfig(), pair, frozenset(typed), measured).nodes == nodes
     timed = commands.Bench(pair=pair, typed=frozenset(typed)).config(replace(models.pair("mixed"), nodes=measured))
     assert timed.nodes == (measured if measured and "nodes" not in typed else 20)
+
+
+def test_options_are_typed_by_their_names_and_not_by_values():
+    arguments = ["generate", "--prompt", "nodes", "--rule=topk", "--max-new-tokens", "5", "depth"]
+    assert options.typed_options(arguments) == {"rule", "max_new_tokens"}
+
+
+def test_a_line_is_printed_as_it_is(capsys):
+    line = "a :dog: in [red] " * 9
+    options.print_line(Console(width=20), line)
+    assert capsys.readouterr().out == line + "\n"
+
+
+def test_guesses_that_nobody_draws_leave_answers_identical(picture, capsys):
+    """Without a draft, prompt lookup guesses, whose tokens are the target's own."""
+    command = ["compare", "--image", str(picture), "--prompt", "How many objects are there?", "--max-new-tokens", "8"]
+    command += ["--target", str(ROOT / "assets" / "toy" / "target"), "--temperature", "0.5"]
+    assert main([*command, "--rule", "fixed", "--children", "drawn"]) == 0
+    assert "identical: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("pair")
@@ -273,14 +293,14 @@ def test_what_draws_traces_needs_no_torch_and_a_saved_page_no_gradio():
 
 
 def test_options_are_read_in_every_spelling(capsys):
-    """Pictures add up however often the option is given; quantization has an older name."""
+    """Pictures add up however often the option is given."""
     for words, images in (
         ("--image a b --prompt x", "a b"), ("--image a --depth 3 --image=b --prompt x --image c d", "a b c d"),
-        ("--prompt x --quantise int8", ""), ("--prompt x --quantization int8", ""),
+        ("--prompt x --quantization int8", ""),
     ):  # fmt: skip
         command = cli._parse(["generate", *words.split()], cli.Command, "specllava", None)
         assert command.image == tuple(map(Path, images.split())) and command.prompt == "x"
-        assert (command.pair.quantization == "int8") == ("int8" in words)
+        assert (command.pair.loading.quantization == "int8") == ("int8" in words)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

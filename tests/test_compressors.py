@@ -344,7 +344,7 @@ def assert_cache_is_fresh(asked: Pair, chat: Chat) -> None:
     for held in (chat._caches, KVCaches(asked.engines)):
         list(models.events(asked, prompt, replace(SHORT, max_new_tokens=1), held))
         cache = held.draft(1).cache
-        keys.append((cache.length, cache.labels, cache.layer(0)[..., : cache.length, :]))
+        keys.append((cache.length, cache.labels, cache.slabs[0][0][..., : cache.length, :]))
     assert keys[0][:2] == keys[1][:2]
     torch.testing.assert_close(keys[0][2], keys[1][2], rtol=1e-9, atol=1e-9)
 

@@ -56,7 +56,7 @@ class Case:
 
     def load(self, target: Pair, draft: Path) -> Pair:
         """MSD's tensors have the names of EAGLE's: the user says which it is."""
-        return target.with_draft(draft, "msd" if self.layout.format == "msd" else None)
+        return target.with_draft(draft, draft_format="msd" if self.layout.format == "msd" else None)
 
 
 NEXT = ("msd", "eagle3", "vispec", "eagle", "speculators")

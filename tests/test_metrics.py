@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from support.shipped_races import shipped_races, shown_traces
 
+from benchmarks.calibration import reliability
 from specllava.config import DecodingConfig
 from specllava.metrics import (
     NEAR_TIE_MARGIN,
@@ -16,7 +17,6 @@ from specllava.metrics import (
     compare,
     judged_nodes,
     pass_ratio,
-    reliability,
     saved_tokens,
     speedup,
     summarise,

@@ -16,7 +16,7 @@ from support.visual_traces import retexted, synthetic_race
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
 from specllava import DecodingConfig
-from specllava.trace import Race
+from specllava.race_file import Race
 from visual.notebook import run_html
 
 GPU_NOTEBOOK, TOY_NOTEBOOK = NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))

@@ -21,7 +21,7 @@ from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.memory import ENOUGH, estimate
-from specllava.models.options import DraftReading
+from specllava.models.options import DraftReading, LoadOptions
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
 from visual.player.recorded import read_recorded
@@ -82,8 +82,8 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
     assert kind(Pair.from_preset(MSD, draft_format="eagle", device="cpu")) == "eagle"
     assert kind(Pair.from_preset(MSD, draft=stored / "eagle", device="cpu")) == "eagle"
     assert kind(Pair.from_preset(EAGLE, draft_format="msd", device="cpu")) == "msd"
-    assert kind(load_pair(PairOptions(preset=MSD, device="cpu"))) == "msd"
-    assert kind(load_pair(PairOptions(preset=MSD, device="cpu", draft_format="eagle"))) == "eagle"
+    assert kind(load_pair(PairOptions(MSD, loading=LoadOptions(device="cpu")))) == "msd"
+    assert kind(load_pair(PairOptions(MSD, loading=LoadOptions("eagle", device="cpu")))) == "eagle"
     line = complaint(lambda: Pair.from_preset(EAGLE, draft_format="eagle3", device="cpu"))
     assert "has the keys of format eagle, not of eagle3" in line
 

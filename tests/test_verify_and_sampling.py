@@ -236,6 +236,15 @@ def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
     assert tally(world, grower, verify_drawn).off(world) < EXACT
 
 
+@pytest.mark.parametrize("token", range(3))
+def test_no_guess_is_accepted_where_every_token_is_forbidden(token: int):
+    """Whichever token a row without probabilities seems to give, a child that carries it hides nothing."""
+    sampler = RejectionSampler(1.0, SeededRandom(0), warpers(1.0))
+    logits = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, 2.0]])
+    with pytest.raises(ValueError, match="forbids every next token"):
+        sampler.verify(DraftTree.chain([0, token]), logits)
+
+
 def test_a_drawn_child_must_not_be_dropped_for_its_token():
     """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from specllava.models.images import open_image
-from specllava.race_file import NamedTrace, side_names
-from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Playable, Race
+from specllava.race_file import NamedTrace, Race, side_names
+from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Playable
 from visual.player.frames import data_address, race_frames
 from visual.player.recorded import Recorded, check_lane
 from visual.player.saved_page import saved_page

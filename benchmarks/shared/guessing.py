@@ -139,7 +139,7 @@ def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int) -> Guess
     answer = trace.token_ids
     assert pair.draft is not None, "the pair has no draft to be scored"
     ours = draft_log_probs(pair.target, pair.draft, prompt, answer)
-    scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer), answer)
+    scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer))
     counts = summarise([trace])
     counted = len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted
     return Guessing(*counted, math.fsum(scores.entropies), math.fsum(scores.divergences), levels)

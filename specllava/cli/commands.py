@@ -34,7 +34,7 @@ from specllava.files import SCENES, Split, cached, check_free, scene_images, shi
 from specllava.metrics import compare, pool_totals, speedup, summarise
 from specllava.models.presets import ASSETS, Tree, presets
 from specllava.race_file import race_json
-from specllava.trace import TARGET_ONLY
+from specllava.trace import SPECULATIVE, TARGET_ONLY
 
 if TYPE_CHECKING:
     from specllava.bench import Runner
@@ -45,28 +45,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskOptions(AnswerOptions):
-    """The options of an answer, with the question."""
-
-    prompt: str
-    """The question."""
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """The question after the system turn, if there is one."""
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, {"role": "user", "content": self.prompt}]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generate(AskOptions):
+class Generate(AnswerOptions):
     """Answer a question speculatively, about pictures or none."""
 
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="none")
         # Without a trace file nobody reads what the target computed for every node: it is not recorded.
         trace = pair.generate(media, self.messages, decoding, record=self.trace is not None)
-        console.print(trace.text, markup=False, highlight=False)
+        print_line(console, trace.text)
         report_unused_draft(pair.draft_name, decoding.drafter, summarise([trace]))
         name = "target_only" if decoding.drafter == "none" else "speculative"
         write_json(self.json, {name: {"token_ids": list(trace.token_ids), "text": trace.text}})
@@ -75,18 +61,18 @@ class Generate(AskOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(AskOptions):
+class Compare(AnswerOptions):
     """Answer with and without speculation, and say whether the answers are the same."""
 
     def run(self, console: Console) -> None:
         pair, media, decoding = self.prepare(fallback="prompt-lookup")
         traces = pair.compare(media, self.messages, decoding)
-        plain, fast = traces["target-only"], traces["speculative"]
+        plain, fast = traces[TARGET_ONLY], traces[SPECULATIVE]
         verdict, reference, candidate = compare(plain, fast), summarise([plain]), summarise([fast])
         for title, trace in (("target only", plain), ("speculative", fast)):
             console.print(f"[bold]{title}[/]")
-            console.print(trace.text + "\n", markup=False, highlight=False)
-        console.print(_verdict_line(verdict) if self.decoding.keeps_tokens else _DRAWN)
+            print_line(console, trace.text + "\n")
+        console.print(_verdict_line(verdict) if decoding.keeps_tokens else _DRAWN)
         if reference.target_passes and candidate.target_passes:
             console.print(
                 f"tau {candidate.tau:.2f} tokens per target pass, {candidate.target_passes} passes"
@@ -302,7 +288,7 @@ class Presets:
         for line in [*listing(free), ""]:
             print_line(console, line)
         for note in NOTES:
-            console.print(note, markup=False, highlight=False)
+            print_line(console, note)
 
 
 def listing(free: float) -> list[str]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from specllava.config import DecodingConfig, DrafterName, Limits
 from specllava.files import write_whole
 from specllava.metrics import RunTotals, unused_draft
-from specllava.models.options import DraftFormat, DraftReading, DTypeName, PassesName, QuantizationName
+from specllava.models.options import LoadOptions, PassesName
 from specllava.models.presets import Tree, preset_named
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
 
 DecodingOptions = Annotated[DecodingConfig, tyro.conf.OmitArgPrefixes]
-LOADING = ("device", "dtype", "device_map", "quantization", "chat_template", "context")  # options for Pair.load
 Typed = Annotated[frozenset[str], tyro.conf.Suppress]  # options of decoding that the command line names
 
 
@@ -47,29 +46,7 @@ class PairOptions:
     """Any draft for it: an id of the hub, or a directory; specllava draft and distill make one. Its configuration and
     the names of its tensors determine its kind."""
 
-    draft_format: DraftFormat | None = None
-    """Of a draft that reads the target's states, where its tensors do not determine it: msd has the names of eagle. A
-    preset knows its draft's."""
-
-    draft_state_layers: tuple[int, ...] | None = None
-    """Hidden states of the target that such a draft was trained on, in place of those that its files name, such as
-    0 1 2: 0 are the embeddings, then the output of each layer; -1 is the last, normed."""
-
-    draft_rope_theta: float | None = None
-    """Base of the rotary embeddings that such a draft was trained with, in place of its configuration's: some were with
-    10000 whatever that says (docs/models.md)."""
-
-    device: str = "auto"
-    """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
-
-    dtype: DTypeName = "auto"
-    """Precision; auto is float32 on a CPU and bfloat16 elsewhere."""
-
-    device_map: bool = False
-    """Spread the target over all GPUs and the machine's memory, for one that does not fit on a GPU."""
-
-    quantization: Annotated[QuantizationName, tyro.conf.arg(aliases=("--quantise",))] = "none"
-    """Store the target's weights in fewer bits: int8 or int4 (bitsandbytes, on a GPU)."""
+    loading: LoadOptions = field(default_factory=LoadOptions)
 
     passes: PassesName = "auto"
     """How passes run: eager: in the shapes that they come in; padded: in a few fixed shapes; graphs: these captured as
@@ -82,13 +59,6 @@ class PairOptions:
     threads: int = 0
     """CPU threads of a pass; 0 measures at load with how many a decode step is fastest, for a second."""
 
-    chat_template: Path | None = None
-    """File of a chat template (jinja), in place of the checkpoint's own."""
-
-    context: int | None = None
-    """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
-    the target can hold and there is memory for."""
-
     @property
     def tree(self) -> Tree:
         """Options of decoding with which others measured the preset's own draft; of any other none are known."""
@@ -97,7 +67,10 @@ class PairOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """What commands that answer a question share: what it is about, files to write, the pair, how it decodes."""
+    """What commands that answer a question share: it and its pictures, files to write, the pair, how it decodes."""
+
+    prompt: str
+    """The question."""
 
     image: tuple[Path, ...] = ()
     """Picture files, in the order in which they are shown; without any the question is about none."""
@@ -114,6 +87,12 @@ class AnswerOptions:
     pair: PairOptions = field(default_factory=PairOptions)
     decoding: DecodingOptions = field(default_factory=DecodingConfig)
     typed: Typed = frozenset()
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The question after the system turn, if there is one."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": self.prompt}]
 
     def prepare(self, fallback: DrafterName) -> tuple[Pair, Pictures, DecodingConfig]:
         """Load the pair and the options for decoding; check first what needs no model. The pictures come with them.
@@ -133,8 +112,8 @@ class AnswerOptions:
 
 def typed_options(arguments: Sequence[str]) -> frozenset[str]:
     """Return the names of the options of decoding that are among arguments, their values left aside."""
-    names = frozenset(one.partition("=")[0].removeprefix("--").replace("-", "_") for one in arguments)
-    return names & {option.name for option in fields(DecodingConfig)}
+    options = (one.partition("=")[0][2:] for one in arguments if one.startswith("--"))
+    return frozenset(one.replace("-", "_") for one in options) & {option.name for option in fields(DecodingConfig)}
 
 
 def with_defaults(
@@ -152,10 +131,9 @@ def load_pair(chosen: PairOptions) -> Pair:
     Raises:
         ValueError: as :meth:`specllava.pair.Pair.load`, or passes that the device cannot run.
     """
-    reading = DraftReading(chosen.draft_format, chosen.draft_state_layers, chosen.draft_rope_theta)
     target: Source | None
     draft: Source | None
-    preset, target, draft = None, chosen.target, chosen.draft
+    preset, target, draft, reading = None, chosen.target, chosen.draft, chosen.loading.reading
     if target is None:
         preset = preset_named(chosen.preset)
         target, (draft, reading) = preset.target, preset.chosen(draft, reading)
@@ -164,7 +142,7 @@ def load_pair(chosen: PairOptions) -> Pair:
     from specllava.spec_decode.logits_processing import settings_in_force
 
     hide_progress_bars()
-    options: dict[str, Any] = {name: getattr(chosen, name) for name in LOADING} | asdict(reading)
+    options: dict[str, Any] = asdict(chosen.loading) | asdict(reading)
     if preset is None or not preset.shipped:
         options["notify"] = print_notice
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
@@ -189,8 +167,8 @@ def report_unused_draft(draft: str, drafter: str, totals: RunTotals) -> None:
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print a line of output as it is: no markup in it, no line breaks added."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    """Print a line of output as it is: no markup or emoji codes in it, no line breaks added."""
+    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_notice(line: str) -> None:

@@ -280,7 +280,7 @@ def _measure(pair: Pair, prompt: Prompt, config: DecodingConfig) -> tuple[float,
     run = summarise([trace])
     ours = draft_log_probs(pair.target, pair.draft, prompt, trace.token_ids)
     theirs = teacher_forced_log_probs(pair.target, prompt, trace.token_ids)
-    scores = score_draft(ours, theirs, trace.token_ids)
+    scores = score_draft(ours, theirs)
     agreed = sum(guess == token for guess, token in zip(scores.guesses, trace.token_ids, strict=True))
     return sum(scores.divergences), agreed, len(scores.guesses), run.step_tokens, run.target_passes
 

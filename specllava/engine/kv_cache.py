@@ -47,12 +47,6 @@ class KVCache(Cache):
         """Bytes of keys, values and states, those of unused slots included."""
         return sum(slab.nbytes for slab in self.slabs) + (0 if self.states is None else self.states.nbytes)
 
-    def layer(self, index: int) -> Tensor:
-        """Return keys and values of a layer, ``[2, 1, heads, capacity + scratch, head_dim]``."""
-        both = self._layers[index]
-        assert both is not None, "no pass has run"
-        return both
-
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:

@@ -196,7 +196,6 @@ class LlavaOnevision(Plain):
     """LLaVA-OneVision (arXiv 2408.03326): one picture is read in tiles, of several each in one square."""
 
     name, target, processor = "llava_onevision", LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessorPil
-    several_differ = True
 
     def processor_requirements(self, config: PretrainedConfig, processor: Any) -> Requirements:
         vision = config.vision_config

@@ -78,7 +78,6 @@ class Family(ABC):
     draft_advice: ClassVar[str] = 'make one with "specllava draft init" and name it with --draft'
     position_rows: ClassVar[int] = 1  # of position ids per token
     bidirectional: ClassVar[bool] = False  # slots side by side attend to each other in both directions in the prefill
-    several_differ: ClassVar[bool] = False  # features of a picture depend on whether its prompt shows others
 
     def read_processor(self, checkpoint: Checkpoint) -> ProcessorMixin:
         """Read a checkpoint's processor."""

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from specllava.config import highest
+from specllava.config import upper_bound
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MAX_PIXELS: Final = highest("pixels")  # that are decoded
+MAX_PIXELS: Final = upper_bound("pixels")  # that are decoded
 JPEG_PIXELS: Final = 4  # times as many of a JPEG's file, which is then decoded at half of its size
 MAX_RATIO: Final = 20.0
 SIDEWAYS: Final = (5, 6, 7, 8)

@@ -12,17 +12,19 @@ DraftFormat = Literal["eagle", "msd", "vispec", "eagle3"]
 
 @dataclass(frozen=True, slots=True)
 class DraftReading:
-    """What a user or a preset knows of a published draft; ``None``: as its files have it.
-
-    Args:
-        draft_format: where its keys leave it open.
-        draft_state_layers: hidden states of the target that it was trained on, numbered as transformers does.
-        draft_rope_theta: base of the rotary embeddings that it was trained with.
-    """
+    """What a user or a preset knows of a published draft; ``None``: as its files have it."""
 
     draft_format: DraftFormat | None = None
+    """Of a draft that reads the target's states, where its tensors do not determine it: msd has the names of eagle. A
+    preset knows its draft's."""
+
     draft_state_layers: tuple[int, ...] | None = None
+    """Hidden states of the target that such a draft was trained on, in place of those that its files name, such as
+    0 1 2: 0 are the embeddings, then the output of each layer; -1 is the last, normed."""
+
     draft_rope_theta: float | None = None
+    """Base of the rotary embeddings that such a draft was trained with, in place of its configuration's: some were with
+    10000 whatever that says (docs/models.md)."""
 
     def over(self, known: DraftReading) -> DraftReading:
         """Return this reading, completed by ``known`` where it is silent."""
@@ -46,25 +48,28 @@ PassesName = Literal["auto", "eager", "padded", "graphs"]
 class LoadOptions(DraftReading):
     """Options of loading: device, precision, context, and how a draft is read that reads the target's states.
 
-    Args:
-        device: ``auto`` takes the GPU if there is one.
-        dtype: ``auto`` is float32 on a CPU and bfloat16 elsewhere.
-        device_map: let accelerate spread the target over all GPUs and the machine's memory.
-        quantization: store the target's weights in fewer bits.
-        chat_template: file of a template in place of the checkpoint's own.
-        context: largest number of tokens of prompt and answer; without it as many as the target can hold, or fewer
-            where there is no memory for all of them.
-
     Raises:
         ValueError: an unknown dtype.
     """
 
     device: str = "auto"
+    """cpu, cuda or cuda:N; auto takes the GPU if there is one."""
+
     dtype: DTypeName = "auto"
+    """Precision; auto is float32 on a CPU and bfloat16 elsewhere."""
+
     device_map: bool = False
+    """Spread the target over all GPUs and the machine's memory, for one that does not fit on a GPU."""
+
     quantization: QuantizationName = "none"
+    """Store the target's weights in fewer bits: int8 or int4 (bitsandbytes, on a GPU)."""
+
     chat_template: str | Path | None = None
+    """File of a chat template (jinja), in place of the checkpoint's own."""
+
     context: int | None = None
+    """Tokens that prompt and answer may have together, which the memory check counts caches for; without it as many as
+    the target can hold and there is memory for."""
 
     @property
     def reading(self) -> DraftReading:

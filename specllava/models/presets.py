@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from specllava.config import eagle2_tree
@@ -76,75 +77,82 @@ class Preset:
         return (self.draft, asked.over(self.reading)) if draft is None else (draft, asked)
 
 
-def presets() -> dict[str, Preset]:
-    """Return pairs by name: those that ship with the project, and models that others publish.
+def _figures(who: str, tokens: str, speed: str) -> str:
+    return f"{who}: {tokens} tokens a pass, {speed} times as fast"
 
-    Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600 prompts, at most 1,024
-    tokens); the authors of ViSpec (arXiv 2509.15235); EAGLE-2's and EAGLE-3's authors on texts (arXiv 2406.16858,
-    2503.01840: the mean of all tasks); AngelSlim's documentation.
-    """
-    toy, smol, llava = ASSETS / "toy", cached("smol") / "target", "llava-hf/llava-1.5-7b-hf"
-    mmspec = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
-    texts = eagle2_tree(5, 10, 60)  # as EAGLE's authors' evaluation runs it on 7B and 8B
-    msd, vispec, by_files = DraftReading("msd"), DraftReading("vispec"), DraftReading()
-    published = partial(Preset, licence="weights: licence not known")
-    family = partial(Preset, licence="weights: Apache-2.0", measured=NO_FIGURES)
-    return {
-        "toy": Preset(toy / "target", toy / "draft"),
-        "toy-before": Preset(toy / "target", toy / "draft-before"),
-        "toy-eagle": Preset(toy / "target", toy / "eagle"),
-        "toy-eagle-compressed": Preset(toy / "target", toy / "eagle-compressed"),
-        "smol": Preset(
-            smol, ASSETS / "smol" / "draft", licence="language model: Apache-2.0, by recipes.smol fetch",
-            fetched=FETCH_SMOL,
+
+TOY: Final = ASSETS / "toy"
+LLAVA: Final = "llava-hf/llava-1.5-7b-hf"
+MMSPEC: Final = eagle2_tree(3, 8, 30)  # of ViSpec, and of MMSpec's runs but for MSD
+TEXTS: Final = eagle2_tree(5, 10, 60)  # as EAGLE's authors' evaluation runs it on 7B and 8B
+_published = partial(Preset, licence="weights: licence not known")
+_family = partial(Preset, licence="weights: Apache-2.0", measured=NO_FIGURES)
+# Models that others publish. Sources of the figures: a third party's run of MMSpec's benchmark (arXiv 2603.14989; 600
+# prompts, at most 1,024 tokens); the authors of ViSpec (arXiv 2509.15235); EAGLE-2's and EAGLE-3's authors on texts
+# (arXiv 2406.16858, 2503.01840: the mean of all tasks); AngelSlim's documentation.
+PUBLISHED: Final[Mapping[str, Preset]] = MappingProxyType(
+    {
+        "llava-1.5-7b": Preset(LLAVA, download=14.1, memory=16.3),
+        "llava-1.5-7b-msd": _published(
+            LLAVA, "Cloudriver/MSD-LLaVA1.5-7B", DraftReading("msd"), _figures("MMSpec", "4.5", "2.11"),
+            eagle2_tree(5, 10, 59), download=14.9, memory=16.9,
         ),
-        "llava-1.5-7b": Preset(llava, download=14.1, memory=16.3),
-        "llava-1.5-7b-msd": published(
-            llava, "Cloudriver/MSD-LLaVA1.5-7B", msd, _figures("MMSpec", "4.5", "2.11"), eagle2_tree(5, 10, 59),
-            download=14.9, memory=16.9,
-        ),
-        "llava-1.5-7b-vispec": published(
-            llava, "Cloudriver/ViSpec-LLaVA1.5-7B", vispec, _figures("MMSpec", "4.0", "2.23"), mmspec,
+        "llava-1.5-7b-vispec": _published(
+            LLAVA, "Cloudriver/ViSpec-LLaVA1.5-7B", DraftReading("vispec"), _figures("MMSpec", "4.0", "2.23"), MMSPEC,
             download=15.0, memory=17.1,
         ),
-        "llava-1.5-7b-eagle": published(
-            llava, "Cloudriver/EAGLE-LLaVA-1.5-7B", by_files, _figures("MMSpec", "1.85", "1.14"), mmspec,
+        "llava-1.5-7b-eagle": _published(
+            LLAVA, "Cloudriver/EAGLE-LLaVA-1.5-7B", measured=_figures("MMSpec", "1.85", "1.14"), tree=MMSPEC,
             download=14.9, memory=16.9,
         ),
-        "llava-1.6-vicuna-7b-vispec": published(
-            "llava-hf/llava-v1.6-vicuna-7b-hf", "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf", vispec,
-            _figures("authors", "4.0", "2.58"), mmspec, download=15.0, memory=17.1,
+        "llava-1.6-vicuna-7b-vispec": _published(
+            "llava-hf/llava-v1.6-vicuna-7b-hf", "JLKang/ViSpec-llava-v1.6-vicuna-7b-hf", DraftReading("vispec"),
+            _figures("authors", "4.0", "2.58"), MMSPEC, download=15.0, memory=17.1,
         ),
-        "qwen2.5-vl-7b-vispec": published(
-            "Qwen/Qwen2.5-VL-7B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct", vispec,
-            _figures("authors", "3.2", "1.80"), mmspec, download=18.4, memory=17.6,
+        "qwen2.5-vl-7b-vispec": _published(
+            "Qwen/Qwen2.5-VL-7B-Instruct", "JLKang/ViSpec-Qwen2.5-VL-7B-Instruct", DraftReading("vispec"),
+            _figures("authors", "3.2", "1.80"), MMSPEC, download=18.4, memory=17.6,
         ),
-        "vicuna-7b-v1.3-eagle": published(  # the branch with safetensors
-            "lmsys/vicuna-7b-v1.3@refs/pr/4", "yuhuili/EAGLE-Vicuna-7B-v1.3", by_files,
-            _figures("authors", "4.7", "3.39"), texts, download=14.2, memory=16.2,
+        "vicuna-7b-v1.3-eagle": _published(  # the branch with safetensors
+            "lmsys/vicuna-7b-v1.3@refs/pr/4", "yuhuili/EAGLE-Vicuna-7B-v1.3",
+            measured=_figures("authors", "4.7", "3.39"), tree=TEXTS, download=14.2, memory=16.2,
         ),
         "llama-3.1-8b-eagle3": Preset(
-            "meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", by_files,
-            _figures("authors", "6.2", "4.44"), texts, "the target: Llama 3.1's terms (HF_TOKEN)",
-            download=16.9, memory=17.6,
+            "meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+            measured=_figures("authors", "6.2", "4.44"), tree=TEXTS,
+            licence="the target: Llama 3.1's terms (HF_TOKEN)", download=16.9, memory=17.6,
         ),
-        "qwen3-8b-eagle3": published(
-            "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", by_files, _figures("authors", "2.0", "1.70"),
+        "qwen3-8b-eagle3": _published(
+            "Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", measured=_figures("authors", "2.0", "1.70"),
             download=17.2, memory=17.9,
         ),
-        "smolvlm2-2.2b-256m": family(
+        "smolvlm2-2.2b-256m": _family(
             "HuggingFaceTB/SmolVLM2-2.2B-Instruct", "HuggingFaceTB/SmolVLM2-256M-Video-Instruct", family="smolvlm",
             download=10.0, memory=5.9,
         ),
-        "smollm2-1.7b-135m": family(
+        "smollm2-1.7b-135m": _family(
             "HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct", family="smollm2",
             download=3.7, memory=4.6,
         ),
-    }  # fmt: skip
+    }
+)  # fmt: skip
 
 
-def _figures(who: str, tokens: str, speed: str) -> str:
-    return f"{who}: {tokens} tokens a pass, {speed} times as fast"
+def presets() -> dict[str, Preset]:
+    """Return pairs by name: those that ship with the project, and :data:`PUBLISHED` ones."""
+    smol = Preset(
+        cached("smol") / "target",
+        ASSETS / "smol" / "draft",
+        licence="language model: Apache-2.0, by recipes.smol fetch",
+        fetched=FETCH_SMOL,
+    )
+    toy = {
+        "toy": Preset(TOY / "target", TOY / "draft"),
+        "toy-before": Preset(TOY / "target", TOY / "draft-before"),
+        "toy-eagle": Preset(TOY / "target", TOY / "eagle"),
+        "toy-eagle-compressed": Preset(TOY / "target", TOY / "eagle-compressed"),
+    }
+    return {**toy, "smol": smol, **PUBLISHED}
 
 
 def preset_named(name: str) -> Preset:

@@ -10,7 +10,6 @@ Distributions come from :func:`warp`, the draft's too, if children are drawn fro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -115,9 +114,9 @@ class RejectionSampler:
             verdict = verify_coupled(tree, probs, self._random, recorder)
         else:
             verdict = verify_drawn(tree, probs, draft_probs, self._random, recorder)
-        last = verdict.path[-1]
-        if math.isnan(float(probs[last, verdict.bonus_token])):
-            check_finite(logits[last], "target")
+        nodes, tokens = list(verdict.path), [*(tree.tokens[node] for node in verdict.accepted), verdict.bonus_token]
+        if bool(probs[nodes, tokens].isnan().any()):
+            check_finite(logits[nodes], "target")
             raise ValueError(
                 "generation_config.json forbids every next token, so none can be drawn: set temperature to 0, or remove"
                 " settings from that file"

@@ -11,7 +11,7 @@ import gradio as gr
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
-from specllava.config import CHAIN_OPTIONS, DecodingConfig, Limits, Usual, eagle2_tree, options_read
+from specllava.config import CHAIN_OPTIONS, DecodingConfig, Limits, SliderRange, eagle2_tree, options_read
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(vars(DecodingConfig)["__pydantic_fields__"])
 COUNTS: Final = {  # by option that is a number: the limit that holds for it
@@ -67,7 +67,7 @@ def _control(name: str, drafts: Sequence[str], limits: Limits) -> Any:
         return gr.Dropdown(choices, value=value, **shared)
     if get_origin(info.annotation) is tuple:
         return gr.Textbox(value, **shared)
-    usual = next((one for one in info.metadata if isinstance(one, Usual)), None)
+    usual = next((one for one in info.metadata if isinstance(one, SliderRange)), None)
     low, high = _bounds(name, limits)
     if usual is None:
         return gr.Number(value, minimum=low, maximum=high, precision=0 if info.annotation is int else None, **shared)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from specllava.config import RULE_CHOICES, DecodingConfig, highest, short
+from specllava.config import RULE_CHOICES, DecodingConfig, short, upper_bound
 from specllava.race_file import NamedTrace
 from specllava.trace import DecodeTrace, StepTrace, read_trace
 from specllava.trace_fields import parse_json
@@ -26,10 +26,10 @@ MAX_NODES = 6_000  # of all trees: with as many pruned guesses, about a second t
 MAX_PRUNED = 6_000  # of all steps
 MAX_DRAWS = 6_000  # of all steps
 MAX_DRAW_TOKENS = 32  # that one draw names
-MAX_TREE = highest("nodes") + 1  # the most that the options allow, and the root
+MAX_TREE = upper_bound("nodes") + 1  # the most that the options allow, and the root
 MAX_TOKEN_CHARACTERS = 512
 MAX_ANSWER_CHARACTERS = 500_000
-MAX_PROMPT_CHARACTERS = highest("prompt_characters")
+MAX_PROMPT_CHARACTERS = upper_bound("prompt_characters")
 MAX_NAME_CHARACTERS = 200
 MAX_SECONDS = 1e6
 LOG_PROBS = (-1e4, 1e-6)  # nats; rounding may carry a sum a little above 0
@@ -97,8 +97,8 @@ def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS, what: str =
 LANES = ("target_only", "speculative")
 SIDES = ("a", "b")
 KEYS = ("image", *LANES, *SIDES)
-MAX_BYTES = highest("trace_bytes")
-MAX_TURNS = highest("turns")  # of a dialogue
+MAX_BYTES = upper_bound("trace_bytes")
+MAX_TURNS = upper_bound("turns")  # of a dialogue
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 

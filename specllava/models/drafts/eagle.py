@@ -298,7 +298,6 @@ class FeatureDraft(PreTrainedModel):
         tokens: Tensor,
         embeds: Tensor,
         states: Tensor,
-        image: Tensor | None = None,
         question: Tensor | None = None,
     ) -> DraftInputs:
         """Return the layers' inputs for a text whose states are known.
@@ -307,7 +306,6 @@ class FeatureDraft(PreTrainedModel):
             tokens: ``[length]``: token 1 to token ``length`` of the text.
             embeds: of them, ``[length, hidden]``, with projected picture features in image slots.
             states: the target's, of token 0 to ``length - 1``, ``[length, layers * hidden]``.
-            image: of a picture before all that.
             question: the target's state of the prompt's last token, which a compressor's gate reads; without it the
                 last of ``states``.
         """
@@ -317,7 +315,7 @@ class FeatureDraft(PreTrainedModel):
             embeds = self.embed(tokens)
         if kind == "vispec" or self.compressor is not None:
             asked = states[-1] if question is None and len(states) else question
-            return self._compress(embeds, states, slots, image, asked)
+            return self._compress(embeds, states, slots, asked)
         inputs = self.inputs(embeds, states)
         if kind == "msd":
             inputs = torch.where(slots[:, None], embeds, inputs)
@@ -375,10 +373,9 @@ class FeatureDraft(PreTrainedModel):
         target_ids: Tensor = self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
         return target_ids
 
-    def _compress(
-        self, embeds: Tensor, states: Tensor, slots: Tensor, image: Tensor | None, question: Tensor | None
-    ) -> DraftInputs:
+    def _compress(self, embeds: Tensor, states: Tensor, slots: Tensor, question: Tensor | None) -> DraftInputs:
         """Return entries of which each run of ``slots [length]`` has become a few, at the run's last positions."""
+        image: Tensor | None = None
         inputs: list[Tensor] = []
         bias: list[Tensor] = []
         positions: list[int] = []
