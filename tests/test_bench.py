@@ -11,34 +11,26 @@ from support import models
 from support.refusals import complaint
 
 from benchmarks import gpu
-from benchmarks.shared.oracle import OracleDrafter, accepted_length
 from benchmarks.transformers_lanes import (
     COMPILED,
     TRANSFORMERS,
     TRANSFORMERS_LANES,
     runners_with_transformers,
-    transformers_lane,
 )
 from specllava.bench import (
     REFERENCE,
     WARM_UPS,
-    Measured,
     Plan,
     TimedRun,
-    category_results,
     measure,
     pool,
     prompts_of,
-    report_of,
     results_of,
     runners_of,
-    tables_of,
 )
 from specllava.config import DecodingConfig
 from specllava.distill.rows import BenchDialogue
 from specllava.metrics import RunTotals
-from specllava.spec_decode.loop import Lane
-from specllava.trace import RunInfo
 
 SHORT = DecodingConfig(max_new_tokens=12, depth=4, nodes=8, min_log_prob=-50.0)
 QUICK = Plan("tiny", rounds=1, warm_ups=0)
@@ -67,18 +59,6 @@ def test_every_lane_says_what_the_target_alone_says(kind, seed):
             assert found.totals.tokens == len(expected), name
             assert 0 <= found.totals.accepted <= min(found.totals.step_tokens, found.totals.drafted), name
             assert found.totals.wall_seconds >= found.totals.decode_seconds, name
-
-
-def test_a_sighted_assistant_sees_and_one_as_it_comes_does_not():
-    """The target itself as assistant guesses everything right, once it sees the picture."""
-    pair = models.pair("perfect")
-    config = replace(SHORT, max_new_tokens=24)
-    runs = {name: runners_with_transformers(pair, config, ASSISTED)[name](models.prompt(0)) for name in ASSISTED}
-    blind, sighted = (runs[name] for name in ASSISTED)
-    assert blind.token_ids == sighted.token_ids == models.reference(0)
-    assert sighted.totals.accepted == sighted.totals.drafted  # none was refused
-    assert sighted.totals.target_passes < blind.totals.target_passes
-    assert blind.totals.accepted < blind.totals.drafted
 
 
 def test_a_lane_that_cannot_be_had_costs_one_line_when_it_is_named_and_is_else_left_out():
@@ -152,16 +132,6 @@ def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
     assert speeds == pytest.approx({REFERENCE: 2 / 3, TRANSFORMERS: 1.0, "transformers-assisted": 2.0}, rel=0.01)
 
 
-@pytest.mark.parametrize("lane", ["transformers", "transformers-prompt-lookup"])
-def test_lanes_of_transformers_agree_under_settings_of_the_checkpoint(lane):
-    """With suppressed tokens too, which prompt lookup has of its own."""
-    pair, config = models.pair("mixed"), DecodingConfig(drafter="none", max_new_tokens=20)
-    pair.target.generation_config.update(repetition_penalty=1.2, suppress_tokens=[267], stop_strings=["zq"])
-    wanted = models.decode(pair, models.prompt(0), config).token_ids
-    assert lane in TRANSFORMERS_LANES
-    assert transformers_lane(pair, lane, config)(models.prompt(0)).token_ids == wanted
-
-
 # ------------------------------------------------------------------------------------------------------------ results
 
 
@@ -192,14 +162,9 @@ def test_ratios_are_of_totals_and_their_intervals_are_the_bootstraps():
     assert found["chain"].totals.tau == 2.0 and found["chain"].per_token.value == pytest.approx(0.1)
     row = found["chain"].as_json()
     assert row["interval"] == pytest.approx([2.0, 4.0]) and row["efficiency"] == pytest.approx(row["speedup"] / 2)
+    row_of_one = pool({name: [run_of((1, 2, 3), 1, 0.1)] * 6 for name in runs}, [0, 0, 0])["chain"].as_json()
+    assert row_of_one["interval"] is None, "turns of a dialogue and rounds are drawn together"
     assert row["ms_per_token_wall"] == pytest.approx(1e3 * sum(run.totals.wall_seconds for run in runs["chain"]) / 22)
-
-
-def test_turns_of_a_dialogue_and_rounds_are_drawn_together():
-    """One dialogue gives no interval, however many runs it has."""
-    runs = {"target-only": [run_of((1, 2, 3), 1, 0.1)] * 6, "chain": [run_of((1, 2, 3), 1, 0.2)] * 6}
-    row = pool(runs, [0, 0, 0])["chain"].as_json()
-    assert row["interval"] is None and row["speedup"] == pytest.approx(0.5)
 
 
 def test_differences_count_as_ties_only_where_the_target_hesitated():
@@ -221,50 +186,26 @@ def test_a_lane_that_says_all_at_once_has_no_steps_to_speak_of():
     assert all(value is None or not isinstance(value, float) or math.isfinite(value) for value in row.values())
 
 
-def measured(rounds=2):
-    """A benchmark of two dialogues, the second of two turns."""
-    prompts = (0, "count"), (1, "story"), (1, "story")
-    answers = [(1, 2, 3), (4, 5, 6, 7), (8, 9)]
-    runs = {
-        name: tuple(run_of(answer, 1, pace) for _ in range(rounds) for answer in answers)
-        for name, pace in (("target-only", 0.2), ("chain", 0.1))
-    }
-    info = RunInfo("pair", "target", "draft", "cpu", "float32", 2, {"torch": "2"})
-    plan = Plan("test", rounds, seed=3)
-    return Measured(plan, info, DecodingConfig(), {"cpu": "any"}, rounds, prompts, runs, {(0, 1): 0.5})
-
-
-def test_a_report_and_its_tables_hold_the_results():
-    found = measured()
-    results, categories = results_of(found), category_results(found)
-    assert results["chain"].totals.tokens == 18
-    assert [results_of(found, name)["chain"].totals.tokens for name in ("count", "story")] == [6, 12]
-    report = json.loads(json.dumps(report_of(found, results, categories)))
-    assert report["lanes"]["chain"]["speedup"] == pytest.approx(2.0) and report["reference"] == "target-only"
-    assert report["categories"].keys() == {"count", "story"} and report["seed"] == 3
-    speed, times, kinds = tables_of("title", results, categories)
-    cells = [list(column.cells) for column in speed.columns]
-    assert cells[0] == ["target-only", "chain"] and cells[3] == ["1.00", "2.00"]
-    assert [column.header for column in kinds.columns] == ["speed-up", "count", "story"]
-    assert len(times.columns) == 6
-
-
 # ---------------------------------------------------------------------------------------------------------- on a GPU
 
 
-def run(path: Path, parts: dict[str, gpu.Part], monkeypatch: pytest.MonkeyPatch, budget: float = 1e9) -> dict[str, Any]:
-    monkeypatch.setattr(gpu, "parts_of", lambda *given: parts)
-    code = gpu.main("random-toy", budget, path, "cpu")
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    assert code == any(part["error"] for part in report["parts"].values())
-    return report
-
-
+@pytest.mark.night
 def test_every_part_but_the_page_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The file is written after each part; one that fails costs no other."""
+    path, seen = tmp_path / "gpu.json", list[list[str]]()
+
+    def broken(bench: gpu.Bench) -> dict[str, Any]:
+        seen.append(list(json.loads(path.read_text(encoding="utf-8"))["parts"]))
+        raise RuntimeError("two\nlines")
+
     parts = gpu.parts_of("random-toy", "bfloat16")
-    assert list(parts)[-1] == "page"
-    report = run(tmp_path / "gpu.json", {name: parts[name] for name in list(parts)[:-1]}, monkeypatch)
-    assert [part["error"] for part in report["parts"].values()] == [None] * (len(parts) - 1)
+    *names, last = parts
+    assert last == "page"
+    monkeypatch.setattr(gpu, "parts_of", lambda *given: {name: parts[name] for name in names} | {"broken": broken})
+    assert gpu.main("random-toy", 1e9, path, "cpu") == 1
+    report = json.loads(path.read_text(encoding="utf-8"))
+    errors = {name: part["error"] for name, part in report["parts"].items()}
+    assert errors == dict.fromkeys(names) | {"broken": "RuntimeError: two lines"} and seen == [names]
     found = {name: part["found"] for name, part in report["parts"].items()}
     assert found["drafting, eagle"]["nodes"] == found["drafting, own"]["nodes"] == 60
     for name, answers in found.items():
@@ -273,42 +214,3 @@ def test_every_part_but_the_page_runs_on_a_cpu(tmp_path: Path, monkeypatch: pyte
                 assert one["differ"] == 0 or name == "known answer, bfloat16", (name, lane)
                 assert one["speedup"] == pytest.approx(answers["alone_ms_token"] / one["ms_token"])
     assert {goal["goal"] for goal in report["goals"]} >= {"target passes, over_one_row, 32", "drafting, eagle, cycle"}
-
-
-def test_a_part_that_fails_and_a_budget_that_is_over_cost_no_other_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def broken(bench: gpu.Bench) -> dict[str, Any]:
-        raise RuntimeError("two\nlines")
-
-    path = tmp_path / "gpu.json"
-    seen = list[list[str]]()
-
-    def looking(bench: gpu.Bench) -> dict[str, Any]:
-        seen.append(list(json.loads(path.read_text(encoding="utf-8"))["parts"]))
-        return {"value": 1}
-
-    report = run(path, {"broken": broken, "whole": looking}, monkeypatch)["parts"]
-    assert report["broken"]["error"] == "RuntimeError: two lines" and report["whole"]["found"] == {"value": 1}
-    assert seen == [["broken"]], "the file is written after each part"
-    report = run(path, {"whole": looking}, monkeypatch, budget=0.0)["parts"]
-    assert report["whole"] == {"found": None, "error": "skipped: over the budget", "seconds": 0.0}
-
-
-@pytest.mark.parametrize(("kind", "first"), [("bad", False), ("perfect", True)])
-def test_an_oracle_is_right_as_often_as_asked_whatever_drafts_below_it_and_changes_no_token(
-    kind: models.DraftKind, first: bool
-):
-    lengths = [accepted_length(5, 3.6, number) for number in range(2000)]
-    assert 1 + sum(lengths) / len(lengths) == pytest.approx(3.6, abs=0.01)
-    pair = models.pair(kind)
-    config = DecodingConfig(rule="topk", depth=4, width=2, nodes=8, max_new_tokens=models.LONGEST)
-    answer = models.reference(0)
-    request = pair.request(Lane("known", config, models.prompt(0)))
-    request.drafter = OracleDrafter(request.drafter, answer, 2.0, first)
-    request.prefill()
-    for number in range(6):
-        grown = request.propose()
-        levels = len(grown.first_branch()) - 1 if first else max(grown.depths())
-        assert len(request.verify().verification.accepted) == accepted_length(levels, 2.0, number)
-    assert tuple(request.emitted) == answer[: len(request.emitted)]

@@ -1,40 +1,89 @@
-"""The stage in one saved page, which asks nobody: every stop, its tree, its text, its bars; words are never markup."""
+"""The player in a browser: races of a static edition in one tab, and saved pages, which ask nobody.
+
+Every stop, its tree, its text, its bars; links, the tour and lessons; words are never markup.
+"""
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import HOSTILE, SavedPages, Visit, assert_accessible
+from support.browser import HOSTILE, VIEWPORT, Visit, assert_accessible, visits
 from support.shipped_races import ASSETS, shipped_races
 from support.visual_traces import retexted, synthetic_race
 
+from specllava.cli.main import main
+from specllava.config import DecodingConfig
+from specllava.models.images import open_image
 from specllava.trace import DecodeTrace
 from visual.player.frames import data_address, race_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import Recorded, read_recorded
-from visual.player.saved_page import catalog
+from visual.player.saved_page import catalog, saved_page
+from visual.site import StaticSite
 
 PHONE = {"width": 375, "height": 812}
 CIRCLES = "document.querySelector('.plot').data.flatMap(({x}) => x).length"
+MARKUP = '<img src=x onerror="window.hacked=1">'
+SHORT = DecodingConfig(max_new_tokens=20)
+PLAYED = synthetic_race(3, SHORT)
+SHIPPED = ("1-describe", "4-dialogue")
+SYNTHETIC = {
+    "played": PLAYED,
+    "parted": synthetic_race(4, SHORT, parted_at=7),
+    MARKUP: {name: replace(retexted(lane, HOSTILE), prompt=MARKUP) for name, lane in PLAYED.items()},
+}
 
 
 def opening() -> Recorded:
     return next(race for race in shipped_races() if race.name == "1-describe")
 
 
-def picture() -> str:
-    from specllava.models.images import open_image
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
-    return data_address(open_image(ASSETS / "examples" / "1-describe.png"))
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Visit]:
+    """One tab of a static edition below the served folder; at the end it has asked no other host, logged no error."""
+    root = tmp_path_factory.mktemp("www")
+    shipped = [read_recorded(ASSETS / "examples" / f"{name}.json") for name in SHIPPED]
+    made_up = [Recorded(name, None, *lanes.values()) for name, lanes in SYNTHETIC.items()]
+    StaticSite([*shipped, *made_up], load_lessons(ASSETS / "lessons")).write(root / "path")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=root))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with visits(browser, f"http://127.0.0.1:{server.server_address[1]}/path/") as open_page:
+        yield open_page()
+    server.shutdown()
+
+
+def choose(tab: Visit, name: str) -> None:
+    """Show an example at its end, with nothing left of the test before."""
+    if tab.count(".stage.present"):
+        tab.page.keyboard.press("Escape")
+    tab.page.set_viewport_size(VIEWPORT)
+    tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    tab.page.evaluate(
+        "(at) => document.querySelectorAll('.thumbs .thumb')[at].click()", [*SHIPPED, *SYNTHETIC].index(name)
+    )
+    tab.wait("document.querySelector('.stage').dataset.mode === 'run'")
+    tab.wait(f"new URLSearchParams(location.search).get('example') === {json.dumps(name)}")
+    tab.wait("/^step (\\d+) of \\1$/.test(document.querySelector('.at').textContent)")
 
 
 @pytest.fixture
-def run(saved_page: SavedPages) -> Visit:
-    """The opening example, after its tour."""
-    race = opening()
-    return saved_page(race_frames(race, pictures=[picture()], name=race.name))
+def run(tab: Visit) -> Visit:
+    """The opening example on the stage."""
+    choose(tab, "1-describe")
+    return tab
 
 
 def shown_text(tab: Visit) -> str:
@@ -100,11 +149,8 @@ def test_the_table_for_the_ear_holds_the_tree(run: Visit) -> None:
     assert verdicts.count("accepted") == len(step.emitted_nodes) and verdicts[0] == "the last word so far"
 
 
-def test_the_mask_is_the_trees_own_and_the_cache_keeps_the_branch(saved_page: SavedPages) -> None:
-    lessons = load_lessons(ASSETS / "lessons")
-    races = {race.name: race_frames(race, name=race.name) for lesson in lessons for race in lesson.races}
-    first = lessons[0].races[0]
-    tab = saved_page(races[first.name], catalog([first], lessons), races)
+def test_the_mask_is_the_trees_own_and_the_cache_keeps_the_branch(run: Visit) -> None:
+    tab, lessons = run, load_lessons(ASSETS / "lessons")
     tab.page.evaluate("document.querySelectorAll('.lessons li:not(.on-phone) button')[5].click()")
     tab.wait_say("cannot both be the next word")
     tab.page.keyboard.press("Space")
@@ -134,10 +180,9 @@ def test_the_mask_is_the_trees_own_and_the_cache_keeps_the_branch(saved_page: Sa
         tab.wait(f"document.querySelector('.at').textContent.startsWith('lesson {at} of 10')")
 
 
-def test_the_tour_goes_on_by_keys_and_lights_what_the_words_needed(saved_page: SavedPages) -> None:
-    race = opening()
-    frames = race_frames(race, pictures=[picture()], name=race.name, toured=True)
-    tab = saved_page(frames, catalog([race], ()))
+def test_the_tour_goes_on_by_keys_and_lights_what_the_words_needed(run: Visit) -> None:
+    tab, race = run, opening()
+    frames = race_frames(race, name=race.name, toured=True)
     beats = json.loads(next(frame for frame in frames if frame.startswith('{"kind":"end"')))["beats"]
     tab.page.click("[data-act=tour]")
     for number, beat in enumerate(beats):
@@ -154,71 +199,85 @@ def test_the_tour_goes_on_by_keys_and_lights_what_the_words_needed(saved_page: S
     assert mask.startswith('url("data:image/png')
 
 
-def test_playing_moves_through_all_steps_and_says_the_end_once(saved_page: SavedPages) -> None:
-    lanes = synthetic_race(3)
-    tab = saved_page(race_frames(Recorded("race", None, *lanes.values())))
+def test_playing_moves_through_all_steps_and_says_the_end_once(tab: Visit) -> None:
+    choose(tab, "played")
+    tab.page.emulate_media(reduced_motion="no-preference")
     tab.page.click("[data-act=play]")
     tab.wait("document.querySelector('.stage').classList.contains('playing')")
     tab.wait("document.querySelector('.spoken').textContent.startsWith('Answer complete')")
-    assert not tab.count(".stage.playing") and tab.text(".at") == f"step {len(lanes['speculative'].steps)} of" + (
-        f" {len(lanes['speculative'].steps)}"
-    )
-    assert shown_text(tab).strip() == lanes["speculative"].text
+    count = len(PLAYED["speculative"].steps)
+    assert not tab.count(".stage.playing") and tab.text(".at") == f"step {count} of {count}"
+    assert shown_text(tab).strip() == PLAYED["speculative"].text
 
 
-def test_answers_that_part_stand_side_by_side(saved_page: SavedPages) -> None:
-    lanes = synthetic_race(4, parted_at=7)
-    tab = saved_page(race_frames(Recorded("race", None, *lanes.values())))
+def test_answers_that_part_stand_side_by_side(tab: Visit) -> None:
+    choose(tab, "parted")
     assert tab.page.locator(".answer .text:visible").count() == 2
     assert tab.page.evaluate("[...document.querySelectorAll('.parts')].map((one) => one.dataset.at)") == ["7", "7"]
     assert "The answers part at token 8." in tab.say()
 
 
-def test_words_of_a_model_never_become_markup(saved_page: SavedPages) -> None:
-    lanes = {name: retexted(trace, HOSTILE) for name, trace in synthetic_race(3).items()}
-    address = 'x" onerror="window.hacked=1'
-    tab = saved_page(race_frames(Recorded("race", None, *lanes.values()), "<b>source</b>", [address]))
-    for number in range(1, len(lanes["speculative"].steps) + 1):
+def test_words_of_a_model_never_become_markup_nor_in_the_page_that_is_saved(tab: Visit, tmp_path: Path) -> None:
+    choose(tab, MARKUP)
+    for number in range(1, len(PLAYED["speculative"].steps) + 1):
         for phase in ("guess", "check", "accept", "keep"):
             tab.step(number, phase)
-    assert tab.page.evaluate("window.hacked") is None
-    assert tab.count(".stage img") == 1 and not tab.count(".stage b:not(.time b, .key b)")
-    assert "onerror" in shown_text(tab)
+    assert not tab.count(".stage img[src=x]") and not tab.count(".stage b:not(.time b, .key b)")
+    assert "onerror" in shown_text(tab) and tab.text(".asked") == MARKUP
+    choose(tab, MARKUP)
+    tab.page.click(".save summary")
+    with tab.page.expect_download() as waits:
+        tab.page.click("[data-save=page]")
+    waits.value.save_as(tmp_path / "run.html")
+    other, asked = tab.page.context.new_page(), list[str]()
+    other.on("request", lambda request: asked.append(request.url))
+    other.goto((tmp_path / "run.html").as_uri())
+    other.wait_for_selector(".stage.alive .plot .main-svg")
+    assert other.inner_text(".say h2") == tab.say()
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+    assert tab.page.evaluate("window.hacked") is other.evaluate("window.hacked") is None
+    other.close()
 
 
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 720}, {"width": 1024, "height": 768}, PHONE])
-def test_every_stop_fits_the_screen(saved_page: SavedPages, viewport: dict[str, int]) -> None:
+def test_every_stop_fits_the_screen_of_a_saved_page(browser: Any, tmp_path: Path) -> None:
     race = opening()
-    frames = race_frames(race, pictures=[picture()], name=race.name, toured=True)
-    tab = saved_page(frames, catalog([race], ()), viewport=viewport)
-    tab.page.evaluate("document.querySelector('[data-act=tour]').click()")
+    picture = data_address(open_image(ASSETS / "examples" / "1-describe.png"))
+    frames = race_frames(race, pictures=[picture], name=race.name, toured=True)
+    path = tmp_path / "saved.html"
+    path.write_text(saved_page(frames, catalog([race], ())), encoding="utf-8")
+    with visits(browser, path.as_uri()) as open_page:
+        check_fit(open_page())
+
+
+def check_fit(tab: Visit) -> None:
+    """Assert that each stop of the tour fits each screen."""
     size = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
-    for _ in range(6):
-        assert tab.page.evaluate(size) == [viewport["width"], viewport["height"]]
-        box = tab.page.locator(".plot .main-svg").first.bounding_box()
-        assert box["y"] >= 0 and box["y"] + box["height"] <= viewport["height"] - (60 if viewport == PHONE else 0)
-        small = tab.page.locator(".say p")
-        assert not small.inner_text() or small.is_visible(), "there is room for what the sentence leaves out"
-        tab.page.keyboard.press("ArrowRight")
-    if viewport == PHONE:
-        low = "(one) => one.offsetParent && one.offsetHeight < 32"
-        assert tab.page.evaluate(f"[...document.querySelectorAll('.bar button')].filter({low}).length") == 0
+    for viewport in ({"width": 1280, "height": 720}, {"width": 1024, "height": 768}, PHONE):
+        tab.page.set_viewport_size(viewport)
+        tab.page.evaluate("document.querySelector('[data-act=tour]').click()")
+        tab.wait("document.querySelector('.at').textContent === '1 of 6'")
+        for _ in range(6):
+            assert tab.page.evaluate(size) == [viewport["width"], viewport["height"]]
+            box = tab.page.locator(".plot .main-svg").first.bounding_box()
+            assert box["y"] >= 0 and box["y"] + box["height"] <= viewport["height"] - (60 if viewport == PHONE else 0)
+            small = tab.page.locator(".say p")
+            assert not small.inner_text() or small.is_visible(), "there is room for what the sentence leaves out"
+            tab.page.keyboard.press("ArrowRight")
+    low = "(one) => one.offsetParent && one.offsetHeight < 32"
+    assert tab.page.evaluate(f"[...document.querySelectorAll('.bar button')].filter({low}).length") == 0
 
 
-def test_axe_finds_nothing_in_tour_run_and_lesson(saved_page: SavedPages) -> None:
-    race = opening()
-    frames = race_frames(race, pictures=[picture()], name=race.name, toured=True)
-    tab = saved_page(frames, catalog([race], ()))
-    assert_accessible(tab.page)
-    tab.page.click("[data-act=tour]")
+def test_axe_finds_nothing_in_run_and_tour(run: Visit) -> None:
+    assert_accessible(run.page)
+    run.page.evaluate("document.querySelector('[data-act=tour]').click()")
     for _ in range(5):
-        tab.page.keyboard.press("ArrowRight")
-    assert_accessible(tab.page)
+        run.page.keyboard.press("ArrowRight")
+    assert_accessible(run.page)
 
 
-def test_presenting_leaves_one_screen_and_escape_ends_it(saved_page: SavedPages) -> None:
-    race = read_recorded(ASSETS / "lessons" / "wrong.json")
-    tab = saved_page(race_frames(race, name="wrong"), viewport={"width": 1024, "height": 768})
+def test_presenting_leaves_one_screen_and_escape_ends_it(run: Visit) -> None:
+    tab = run
+    tab.page.set_viewport_size({"width": 1024, "height": 768})
     tab.page.click("[data-act=present]")
     tab.wait("document.querySelector('.stage').classList.contains('present')")
     assert not tab.page.is_visible(".tools") and tab.page.is_visible(".foot")
@@ -231,22 +290,27 @@ def test_presenting_leaves_one_screen_and_escape_ends_it(saved_page: SavedPages)
     tab.wait("!document.querySelector('.stage').classList.contains('present')")
 
 
-@pytest.mark.alone
-@pytest.mark.night
-def test_a_step_is_drawn_within_a_frame(run: Visit) -> None:
-    """16 ms for trees of up to 24 guesses, on a quiet machine."""
-    times: list[Any] = run.page.evaluate("""async () => {
-      const input = document.querySelector(".slide input");
-      const times = [];
-      for (let round = 0; round < 5; round += 1) {
-        for (let step = 0; step < 10; step += 1) {
-          const began = performance.now();
-          input.value = step;
-          input.dispatchEvent(new Event("input"));
-          times.push(performance.now() - began);
-          await new Promise(requestAnimationFrame);
-        }
-      }
-      return times.slice(10).sort((a, b) => a - b);
-    }""")
-    assert times[len(times) // 2] <= 16, times
+def test_examples_and_links_open_from_files_and_back_goes_back(tab: Visit) -> None:
+    choose(tab, "1-describe")
+    choose(tab, "played")
+    tab.page.go_back()
+    tab.wait("location.search.startsWith('?example=1-describe')")
+    tab.page.goto(tab.page.url.partition("?")[0] + "?example=4-dialogue&turn=1&step=2&phase=guess")
+    tab.wait("document.querySelector('.at').textContent.startsWith('step 2 of')")
+    race = read_recorded(ASSETS / "examples" / "4-dialogue.json")
+    assert tab.text(".asked") == race.turns[0].prompt and tab.text(".phase [aria-current=step]") == "guess"
+
+
+def test_the_command_writes_races_as_files_names_no_other_host_and_never_writes_over_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "site"
+    command = ["site", "--output", str(folder), "--live", "https://live.example"]
+    assert main(command) == 0 and main(command) == 1
+    assert "index.html is the page" in " ".join(capsys.readouterr().out.split())
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert 'href="https://live.example"' in page and page.count("https://") == 1  # the link
+    index = json.loads(page.partition('id="site">')[2].partition("</script>")[0])
+    assert set(index["files"]) >= {path.stem for path in ASSETS.glob("examples/*.json")}
+    assert all((folder / file).is_file() for file in index["files"].values())
+    assert (folder / "README.md").read_text(encoding="utf-8").startswith("---\ntitle: specllava\n")

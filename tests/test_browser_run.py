@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.browser import FINISHED, Visit, Visitor, assert_accessible
 from support.shipped_races import ASSETS
 
@@ -49,9 +48,8 @@ def ask(tab: Visit, question: str, button: str = "#run") -> None:
     tab.wait("document.querySelector('#run')?.offsetParent")
 
 
-def test_the_first_screen_is_calm(visit: Visitor) -> None:
+def test_the_first_screen_is_calm(tab: Visit) -> None:
     """At most 28 controls, 190 words, 6 sizes of type, one screen."""
-    tab = visit(viewport={"width": 1280, "height": 720})
     tab.wait_say("one word per pass")
     assert tab.page.evaluate(CONTROLS) <= 28
     sizes, words = tab.page.evaluate(SEEN)
@@ -97,33 +95,13 @@ def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tm
     tab.wait("document.body.innerText.includes('is not a recorded race')")
 
 
-def test_links_lead_where_they_led_and_back_goes_back(visit: Visitor) -> None:
-    tab = visit("?lesson=3")
-    tab.wait_say("If it is wrong, does the answer go wrong?")
-    tab.page.keyboard.press("Space")
-    tab.wait_say("A wrong guess costs a little time, never a word.")
-    tab.page.keyboard.press("PageDown")
-    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 4 of 10')")
-    tab.page.go_back()
-    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 3 of 10')")
-    tab.page.reload()
-    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 3 of 10')")
-    for old, title in ((16, "does it pay?"), (12, "what the picture decides"), (14, "before and after distillation")):
-        tab.page.goto(tab.page.url.partition("?")[0] + f"?lesson={old}")
-        tab.wait(f"document.querySelector('.at').textContent.includes('{title}')")
-    tab.page.goto(tab.page.url.partition("?")[0] + "?example=2-story&step=3&phase=check")
-    tab.wait("document.querySelector('.at').textContent.startsWith('step 3 of')")
-    assert tab.text(".phase [aria-current=step]") == "check"
-    tab.page.goto(tab.page.url.partition("?")[0] + "?example=%3Cimg%20src%3Dx%3E&lesson=x")
-    tab.wait_say("one word per pass")
-
-
-def test_measure_compares_and_opens_a_row_on_the_stage(visit: Visitor) -> None:
-    tab = visit()
+def test_measure_compares_and_opens_a_row_on_the_stage_which_is_saved(tab: Visit, tmp_path: Path) -> None:
     tab.page.fill("#question textarea", QUESTION)
     tab.page.click("#tabs button[role=tab] >> nth=1")
     tab.wait("location.search.includes('tab=measure')")
+    tab.wait("document.querySelector('.verdict h2')?.offsetParent")
     assert tab.page.evaluate("document.documentElement.scrollHeight") <= 3 * 720
+    assert_accessible(tab.page, context="#pays")
     tab.page.click("button:has-text('Compare')")
     tab.wait("document.querySelector('#compared').innerText.includes('sequoia')")
     tab.wait("document.querySelector('.verdict h2').innerText.includes('tokens a pass')")
@@ -131,10 +109,32 @@ def test_measure_compares_and_opens_a_row_on_the_stage(visit: Visitor) -> None:
     tab.wait("document.querySelector('#tabs button[role=tab]').getAttribute('aria-selected') === 'true'")
     tab.wait_say("instead of")
     tab.wait("!location.search.includes('measure')")
+    for entry in ("page", "json", "csv"):
+        tab.page.click(".save summary")
+        with tab.page.expect_download() as waits:
+            tab.page.click(f"[data-save={entry}]")
+        waits.value.save_as(tmp_path / entry)
+    assert json.loads((tmp_path / "json").read_text())["speculative"]["config"]["rule"] == "chain"
+    assert (tmp_path / "csv").read_text().startswith("step,node,parent,")
+    assert "Content-Security-Policy" in (page := (tmp_path / "page").read_text()) and "Plotly" in page
 
 
-def test_a_phone_sees_the_whole_stop_and_need_not_scroll_sideways(visit: Visitor) -> None:
-    tab = visit(viewport={"width": 375, "height": 812}, has_touch=True)
+def test_links_lead_where_they_led_and_back_goes_back(visit: Visitor) -> None:
+    tab = visit("?lesson=16")
+    tab.wait("document.querySelector('.at').textContent.includes('does it pay?')")
+    tab.page.goto(tab.page.url.partition("?")[0] + "?lesson=3")
+    tab.wait_say("If it is wrong, does the answer go wrong?")
+    tab.page.keyboard.press("Space")
+    tab.wait_say("A wrong guess costs a little time, never a word.")
+    tab.page.keyboard.press("PageDown")
+    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 4 of 10')")
+    tab.page.go_back()
+    tab.wait("document.querySelector('.at').textContent.startsWith('lesson 3 of 10')")
+
+
+def test_a_phone_sees_the_whole_stop_and_need_not_scroll_sideways_whatever_its_address(visit: Visitor) -> None:
+    tab = visit("?example=%3Cimg%20src%3Dx%3E&lesson=x", viewport={"width": 375, "height": 812}, has_touch=True)
+    tab.wait("document.querySelector('.stage').dataset.mode === 'tour'")
     assert tab.page.evaluate("document.documentElement.scrollWidth") == 375
     box = tab.page.locator(".plot .main-svg").first.bounding_box()
     assert box["y"] + box["height"] <= 812 - 60
@@ -143,28 +143,3 @@ def test_a_phone_sees_the_whole_stop_and_need_not_scroll_sideways(visit: Visitor
         " && one.offsetHeight < 32).map((one) => one.innerText)"
     )
     assert small == []
-
-
-def test_the_page_saves_a_run_that_plays_without_it(visit: Visitor, tmp_path: Path) -> None:
-    tab = visit("?example=3-count")
-    tab.wait_say("The same")
-    for entry, ending in (("page", "html"), ("json", "json"), ("csv", "csv")):
-        tab.page.click(".save summary")
-        with tab.page.expect_download() as waits:
-            tab.page.click(f"[data-save={entry}]")
-        waits.value.save_as(tmp_path / f"run.{ending}")
-    assert json.loads((tmp_path / "run.json").read_text())["speculative"]
-    assert (tmp_path / "run.csv").read_text().startswith("step,node,parent,")
-    other = tab.page.context.new_page()
-    other.goto((tmp_path / "run.html").as_uri())
-    other.wait_for_selector(".stage.alive .plot .main-svg")
-    assert other.inner_text(".say h2") == tab.say()
-    other.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_measure(visit: Visitor, scheme: str) -> None:
-    tab = visit(color_scheme=scheme)
-    tab.page.click("#tabs button[role=tab] >> nth=1")
-    tab.wait("document.querySelector('.verdict h2')?.offsetParent")
-    assert_accessible(tab.page, context="#pays", schemes=[scheme])

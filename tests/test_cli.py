@@ -1,17 +1,23 @@
 """Commands: what they print and write, and that bad input costs one line on stderr."""
 
+from __future__ import annotations
+
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
-from support import models
+from safetensors.torch import load_file, save_file
+from support import checkpoints, models
 
 import specllava
 from recipes.toy.__main__ import Render
@@ -83,37 +89,9 @@ def test_guesses_that_nobody_draws_leave_answers_identical(picture, capsys):
 
 
 @pytest.mark.usefixtures("pair")
-def test_generate_writes_ids_and_text(picture, tmp_path, capsys):
-    out = tmp_path / "out.json"
-    command = ["generate", "--image", str(picture), "--prompt", "Describe this.", "--json", str(out)]
-    command += ["--max-new-tokens", "24"]
-    assert main(command) == 0
-    lane = json.loads(out.read_text())["speculative"]
-    assert lane["text"] and " ".join(lane["text"].split()) in " ".join(capsys.readouterr().out.split())
-    assert main([*command, "--drafter", "none"]) == 0
-    assert json.loads(out.read_text())["target_only"] == lane  # both lanes say the same
-
-
-def test_what_a_checkpoint_asks_for_is_printed_and_followed(picture, tmp_path, capsys):
-    target = shutil.copytree(ROOT / "assets" / "toy" / "target", tmp_path / "target")
-    fields = json.loads((target / "generation_config.json").read_text())
-    command = ["generate", "--image", str(picture), "--prompt", "Describe this.", "--target", str(target)]
-    command += ["--draft", str(ROOT / "assets" / "toy" / "draft"), "--max-new-tokens", "24"]
-    (target / "generation_config.json").write_text(json.dumps(fields | {"repetition_penalty": 1.05, "min_p": 0.1}))
-    said = []
-    for drafter in ("model", "none"):
-        assert main([*command, "--drafter", drafter]) == 0
-        printed = capsys.readouterr()
-        said.append(printed.out)
-        assert "generation_config.json asks for repetition_penalty 1.05, min_p 0.1\n" in printed.err
-    assert said[0] == said[1] != ""
-    (target / "generation_config.json").write_text(json.dumps(fields | {"num_beams": 4}))
-    assert main(command) != 0
-    assert "generation_config.json asks for num_beams = 4" in errors_of(capsys)[-1]
-
-
-@pytest.mark.usefixtures("pair")
-def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path, monkeypatch):
+def test_generate_writes_what_it_prints_and_records_the_targets_view_for_a_trace_alone(
+    picture, tmp_path, capsys, monkeypatch
+):
     recorded, real = [], Pair.request
 
     def request(self, lane, caches=None, record=True):
@@ -121,13 +99,28 @@ def test_an_answer_that_is_only_printed_records_no_target_view(picture, tmp_path
         return real(self, lane, caches, record)
 
     monkeypatch.setattr(Pair, "request", request)
-    command = ["generate", "--image", str(picture), "--prompt", "What is there?", "--max-new-tokens", "8"]
     out, trace = tmp_path / "out.json", tmp_path / "trace.json"
-    assert main([*command, "--json", str(out)]) == 0
-    assert main([*command, "--json", str(tmp_path / "again.json"), "--trace", str(trace)]) == 0
-    assert recorded == [False, True]
-    assert json.loads(out.read_text()) == json.loads((tmp_path / "again.json").read_text())
-    assert all(step["target"] for step in json.loads(trace.read_text())["steps"])
+    command = ["generate", "--image", str(picture), "--prompt", "Describe this.", "--max-new-tokens", "12"]
+    command += ["--json", str(out)]
+    assert main(command) == 0
+    lane = json.loads(out.read_text())["speculative"]
+    assert lane["text"] and " ".join(lane["text"].split()) in " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--drafter", "none", "--trace", str(trace)]) == 0
+    assert json.loads(out.read_text())["target_only"] == lane  # both lanes say the same
+    assert recorded == [False, True] and all(step["target"] for step in json.loads(trace.read_text())["steps"])
+
+
+def test_what_a_checkpoint_asks_for_is_printed_and_what_is_not_followed_is_refused(picture, tmp_path, capsys):
+    target = shutil.copytree(ROOT / "assets" / "toy" / "target", tmp_path / "target")
+    fields = json.loads((target / "generation_config.json").read_text())
+    command = ["generate", "--image", str(picture), "--prompt", "Describe this.", "--target", str(target)]
+    command += ["--max-new-tokens", "4"]
+    (target / "generation_config.json").write_text(json.dumps(fields | {"repetition_penalty": 1.05, "min_p": 0.1}))
+    assert main(command) == 0
+    assert "generation_config.json asks for repetition_penalty 1.05, min_p 0.1\n" in capsys.readouterr().err
+    (target / "generation_config.json").write_text(json.dumps(fields | {"num_beams": 4}))
+    assert main(command) != 0
+    assert "generation_config.json asks for num_beams = 4" in errors_of(capsys)[-1]
 
 
 @pytest.mark.usefixtures("pair")
@@ -142,6 +135,10 @@ def test_compare_reports_both_lanes_and_writes_traces(picture, tmp_path, capsys)
     ids = [traces["speculative"]["prefill"]["first_token"]]
     ids += [token for step in traces["speculative"]["steps"] for token in step["emitted"]]
     assert ids == report["speculative"]["token_ids"]
+    assert main([*command, "--max-new-tokens", "1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "identical: 1 of 1 tokens the prompt's own pass gave the whole answer: nothing was guessed" in said
+    assert "nan" not in said
 
 
 def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
@@ -187,6 +184,9 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
         (["bench", "--prompts", "301"], "--prompts is 301: 240 held-out toy scenes ship"),
         (["bench", "--prompts", "1", "--lanes", "chain", "oak"], "there is no lane oak: choose among target-only, "),
         (["generate", "--image", "https://example.org/a.png", "--prompt", "hi"], "https://example.org/a.png is"),
+        (["compare", "--image", "/none.png", "--prompt", "hi"], "/none.png"),
+        (["trace", "view", "/none.json"], "none.json cannot be read"),
+        (["trace", "export", __file__, "--html", "x.html"], "test_cli.py is not a recorded race"),
         (["dance"], "dance"),
         ([], "specllava"),
     ],
@@ -218,78 +218,62 @@ def test_what_cannot_be_written_or_read_is_reported_before_anything_is_computed(
             assert (toy if words[0] in ("evaluate", "render") else main)([*words, str(tmp_path / file)]) == 1
             line = capsys.readouterr().err.strip()  # nothing was loaded
             assert line.startswith(f"specllava: {words[-1]} {tmp_path / file}") and f"be written: {why}" in line
-    for command in ("generate", "compare"):
-        assert main([command, "--image", "/none.png", "--prompt", "hi"]) == 1
-        assert main([command, "--image", str(picture), "--prompt", "hi", "--preset", "nope"]) == 1
-    assert [line.split(" ")[0] for line in capsys.readouterr().err.splitlines()] == ["specllava:"] * 4
 
 
-def test_commands_that_load_say_so_before_they_import_torch(picture):
-    """The imports take ten seconds on a slow machine, in which nothing was said."""
-    said = program(
-        """
-import sys
-from recipes.toy.__main__ import main as toy
-from specllava.cli import commands, options
-from specllava.cli import main as cli
-from specllava.cli import options
-def notify(line):
-    print(line, not {"torch", "transformers"} & sys.modules.keys())
-    sys.exit(0)
-options.print_notice = notify
-for words in sys.argv[1:]:
-    try:
-        (toy if words.split()[0] in ("evaluate", "record") else cli.main)(words.split())
-    except SystemExit:
-        pass
-""",
-        f"generate --image {picture} --prompt hi",
-        f"compare --image {picture} --prompt hi --target some/where",
-        "bench",
-        "distill --target a/b --draft c --data d --images e --output f",
-        "draft init --source a/b --target c/d --output f",
-        "evaluate",
-        "record --output f",
-    ).splitlines()
-    names = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "toy", "toy")
-    assert said == [f"loading {name}: torch and transformers first, then the weights True" for name in names]
-
-
-def test_commands_that_load_no_model_import_nothing_that_is_slow(tmp_path):
-    """``trace export`` imported gradio, which takes three times as long as all it does."""
-    race = shutil.copy(ROOT / "assets" / "examples" / "3-count.json", tmp_path)
-    found = program(
-        """
-import sys
-from recipes.toy.__main__ import main as toy
-from specllava.cli.main import main
-codes = [(toy if words.startswith("render") else main)(words.split()) for words in sys.argv[1:]]
-print(codes, sorted({"torch", "transformers", "gradio", "pandas"} & sys.modules.keys()))
-""",
-        f"render --output {tmp_path / 'scene.png'} --size 32",
-        f"trace export {race} --html {tmp_path / 'race.html'}",
-    ).splitlines()
-    assert found[-1] == "[0, 0] []"
-
-
-def modules(*packages):
-    """Dotted names of packages' modules."""
-    paths = [path.relative_to(ROOT) for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
-    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
-
-
-def test_what_draws_traces_needs_no_torch_and_a_saved_page_no_gradio():
-    """The direction of imports is a matter of contracts in ``pyproject.toml``; this is of what they load."""
+def test_nothing_slow_is_imported_before_a_command_says_so_or_where_it_is_not_needed(picture, tmp_path):
+    """The imports take ten seconds on a slow machine. Their direction is a matter of contracts in pyproject.toml."""
+    folders = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in ("visual/player", "visual")}
+    drawing, page = (
+        [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+        for paths in folders.values()
+    )
     names = ("config", "tree", "metrics", "cli.main", "distill.config", "models.presets")
-    stages = [[f"specllava.{name}" for name in names]]
-    stages += [["specllava.cli.commands", "visual.notebook", "visual.figures", *modules("visual/player")]]
-    text = "import importlib, sys\nfor stage in sys.argv[1:]:\n    [*map(importlib.import_module, stage.split())]\n"
-    text += "    print(*sorted({'torch', 'transformers', 'gradio', 'plotly'} & sys.modules.keys()))"
-    found = program(text, *map(" ".join, (*stages, modules("visual")))).splitlines()
-    assert [line.split() for line in found] == [[], ["plotly"], ["gradio", "plotly"]]
+    loading = (
+        f"generate --image {picture} --prompt hi", f"compare --image {picture} --prompt hi --target some/where",
+        "bench", "distill --target a/b --draft c --data d --images e --output f",
+        "draft init --source a/b --target c/d --output f", "evaluate", "record --output f",
+    )  # fmt: skip
+    race = shutil.copy(ROOT / "assets" / "examples" / "3-count.json", tmp_path)
+    free = f"render --output {tmp_path / 'a.png'} --size 32", f"trace export {race} --html {tmp_path / 'a.html'}"
+    stages = [f"specllava.{name}" for name in names], ["visual.notebook", "visual.figures", *drawing], page
+    said = program(PROGRAM, json.dumps([stages[0], loading, free, *stages[1:]])).splitlines()
+    models = ("toy", "some/where", "toy", "a/b and c", "a/b and c/d", "toy", "toy")
+    lines = [f"loading {name}: torch and transformers first, then the weights []" for name in models]
+    drawn = ["['plotly']"] * 2
+    assert [line for line in said if line.endswith("]")] == ["[]", *lines, *drawn, "['gradio', 'plotly']"]
     assert all(getattr(specllava, name) is not None for name in specllava.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Sponge'"):
         specllava.Sponge  # noqa: B018 - the access is the test
+
+
+PROGRAM = """
+import importlib, json, sys
+def slow():
+    return sorted({"torch", "transformers", "gradio", "plotly"} & sys.modules.keys())
+def load(names):
+    for name in names:
+        importlib.import_module(name)
+    print(slow())
+def notify(line):
+    print(line, slow())
+    sys.exit(0)
+first, loading, free, drawing, page = json.loads(sys.argv[1])
+load(first)
+from recipes.toy.__main__ import main as toy
+from specllava.cli import main as cli, options
+told, options.print_notice = options.print_notice, notify
+for words in map(str.split, loading):
+    try:
+        (toy if words[0] in ("evaluate", "record") else cli.main)(words)
+    except SystemExit:
+        pass
+options.print_notice = told
+assert not any((toy if words[0] == "render" else cli.main)(words) for words in map(str.split, free))
+load([])
+assert "pandas" not in sys.modules
+load(drawing)
+load(page)
+"""
 
 
 def test_options_are_read_in_every_spelling(capsys):
@@ -307,69 +291,44 @@ def test_options_are_read_in_every_spelling(capsys):
     assert ended.value.code == 0 and capsys.readouterr().out.split() == ["specllava", project["version"]]
 
 
-@pytest.mark.usefixtures("pair")
-def test_an_answer_of_one_token_has_no_speed(picture, capsys):
-    assert main(["compare", "--image", str(picture), "--prompt", "What is there?", "--max-new-tokens", "1"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "identical: 1 of 1 tokens the prompt's own pass gave the whole answer: nothing was guessed" in said
-    assert "nan" not in said
-
-
-ASKED = "--prompt Describe."
-NOTICED = {  # commands, and how often they report a draft that is never right
-    f"generate {ASKED}": 1,
-    f"generate {ASKED} --drafter none": 0,
-    f"compare {ASKED}": 1,
-    "bench --prompts 1 --rounds 1 --lanes chain topk": 1,
-}
-
-
-@pytest.mark.parametrize(("command", "kind"), [(f"generate {ASKED}", "perfect"), *((one, "bad") for one in NOTICED)])
-def test_a_draft_that_is_never_right_is_reported_beside_the_answer(command, kind, capsys, monkeypatch):
-    for module in (options, commands):
-        monkeypatch.setattr(module, "load_pair", lambda chosen: models.pair(kind))
-    assert main([*command.split(), "--max-new-tokens", "60"]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if "the target hardly accepts what bad" in line]
-    assert len(lines) == (NOTICED[command] if kind == "bad" else 0)
+def test_a_draft_that_is_never_right_is_reported_once_beside_the_answer(capsys, monkeypatch):
+    asked, bench = "--prompt Describe.", "bench --prompts 1 --rounds 1 --lanes chain topk"
+    tried = {f"generate {asked}": ("perfect", "bad"), f"compare {asked}": ("bad",), bench: ("bad",)}
+    for command, kind in ((command, kind) for command, kinds in tried.items() for kind in kinds):
+        for module in (options, commands):
+            monkeypatch.setattr(module, "load_pair", lambda chosen, kind=kind: models.pair(kind))
+        assert main([*command.split(), "--max-new-tokens", "40"]) == 0
+        lines = [line for line in capsys.readouterr().err.splitlines() if "the target hardly accepts what bad" in line]
+        assert len(lines) == (kind == "bad"), command
 
 
 # ------------------------------------------------------------------------------------------- when something breaks
 
 
-def raised_from(*errors: Exception) -> Exception:
-    """The first of several errors, each with the next as its cause."""
-    for error, cause in pairwise(errors):
-        error.__cause__ = cause
-    return errors[0]
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
+def test_whatever_is_raised_ends_in_one_line(tmp_path, capsys, monkeypatch):
+    """The last as transformers' lazy imports raise it where torchvision was built for another torch."""
+    lazy = ModuleNotFoundError("Could not import")
+    lazy.__cause__ = RuntimeError("no such nms")
+    command = ["render", "--output", str(tmp_path / "x.png")]
+    for error, line in (
         (RuntimeError("two\nlines"), "RuntimeError: two lines (SPECLLAVA_DEBUG=1 shows where)"),
-        (AttributeError("'list' has no attribute 'get'"), "AttributeError: 'list' has no"),
-        (Exception("bare"), "Exception: bare ("),
         (ValueError(), "ValueError:  ("),
         (ValueError("foreseen"), "foreseen"),
-        (  # torchvision for another torch, in transformers' lazy imports: "Could not import module ..."
-            raised_from(ModuleNotFoundError("Could not import"), ImportError("again"), RuntimeError("no such nms")),
-            "an installed package cannot be imported, RuntimeError: no such nms: install it anew to fit the others, or",
-        ),
-    ],
-)
-def test_whatever_is_raised_ends_in_one_line(error, line, tmp_path, capsys, monkeypatch):
-    def fails(self, console):
-        raise error
+        (lazy, "an installed package cannot be imported, RuntimeError: no such nms: install it anew to fit the others"),
+    ):
 
-    monkeypatch.setattr(Render, "run", fails)
-    command = ["render", "--output", str(tmp_path / "x.png")]
-    assert toy(command) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"specllava: {line}") and told.count("\n") == 1
-    monkeypatch.setenv("SPECLLAVA_DEBUG", "1")
-    assert toy(command) == 1
-    told = capsys.readouterr().err
-    assert "Traceback" in told and "in fails" in told and told.splitlines()[-1].startswith(f"specllava: {line}")
+        def fails(self, console, error=error):
+            raise error
+
+        monkeypatch.setattr(Render, "run", fails)
+        monkeypatch.delenv("SPECLLAVA_DEBUG", raising=False)
+        assert toy(command) == 1
+        told = capsys.readouterr().err
+        assert told.startswith(f"specllava: {line}") and told.count("\n") == 1
+        monkeypatch.setenv("SPECLLAVA_DEBUG", "1")
+        assert toy(command) == 1
+        told = capsys.readouterr().err
+        assert "Traceback" in told and "in fails" in told and told.splitlines()[-1].startswith(f"specllava: {line}")
 
 
 def test_ctrl_c_ends_in_one_line_and_130_while_modules_are_imported_too(tmp_path, capsys, monkeypatch):
@@ -396,7 +355,6 @@ except SystemExit as stop:
     assert program(text) == "specllava: stopped\n130\n"
 
 
-@pytest.mark.usefixtures("pair")
 def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
     """Ctrl-C threw away every finished prompt."""
     out, requests, real = tmp_path / "bench.json", [], Pair.request
@@ -408,6 +366,7 @@ def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
         return real(self, lane, **options)
 
     monkeypatch.setattr(Pair, "request", request)
+    monkeypatch.setattr(commands, "load_pair", lambda chosen: models.pair("mixed"))
     command = ["bench", "--prompts", "3", "--max-new-tokens", "4", "--lanes", "chain", "--json", str(out)]
     assert main(command) == 0
     assert "2 prompts" in capsys.readouterr().out
@@ -417,3 +376,106 @@ def test_a_stopped_benchmark_tells_what_it_has(tmp_path, capsys, monkeypatch):
     out.unlink()
     assert main(command) == 130
     assert not out.exists()
+
+
+# ----------------------------------------------------------------------------------------------------- hostile files
+
+
+MOST_SECONDS = 10  # of CPU: a call with an ordinary checkpoint takes one; each of these took minutes, or all memory
+PICTURE = Path(__file__).parents[1] / "assets" / "examples" / "1-describe.png"
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = checkpoints.write_llava(tmp_path_factory.mktemp("ordinary") / "target")
+    assert main(asking(target)) == 0  # imports what the calls need, before their time is taken
+    return target
+
+
+@pytest.fixture
+def target(ordinary: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ordinary, tmp_path / "target"))
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[list[str]], str]]:
+    """The one line in which a call ends, soon: the test is ended where it takes far too long."""
+
+    def call(arguments: list[str]) -> str:
+        capsys.readouterr()
+        began = time.process_time()
+        code, used = main(arguments), time.process_time() - began
+        lines = capsys.readouterr().err.splitlines()
+        (line,) = (one for one in lines if one.startswith("specllava: "))
+        assert (code, line) == (1, lines[-1]) and len(line) < 400 and not any("Traceback" in one for one in lines)
+        assert used < MOST_SECONDS, line
+        return line
+
+    def end(*_: object) -> None:
+        raise TimeoutError("more CPU than any refusal may take")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, 6 * MOST_SECONDS)
+    yield call
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
+def asking(target: Path, prompt: str = "Hi") -> list[str]:
+    named = ["generate", "--target", str(target), "--image", str(PICTURE), "--prompt", prompt]
+    return [*named, "--max-new-tokens", "3"]
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    fields = json.loads(file.read_text())
+    change(fields)
+    file.write_text(json.dumps(fields))
+
+
+def test_configurations_that_fit_nowhere_or_never_end_and_a_panic_of_the_tokenizer_are_one_line(
+    refusal: Any, target: Path
+):
+    """The last: a regular expression exceeds its limit of tries, and tokenizers panics, as Rust does."""
+    plain = (target / "config.json").read_text()
+    for part, name, size in (
+        ("text_config", "intermediate_size", 10**12), ("text_config", "num_attention_heads", 10**6),
+        ("vision_config", "image_size", 10**6),
+    ):  # fmt: skip
+        edit(target / "config.json", lambda fields, part=part, more={name: size}: fields[part].update(more))
+        assert refusal(asking(target))
+        (target / "config.json").write_text(plain)
+    nested = ', "more": ' + "[" * 200_000 + "]" * 200_000 + "}"
+    (target / "config.json").write_text(plain.rstrip().removesuffix("}") + nested)
+    assert "recursion" in refusal(asking(target))
+    (target / "config.json").write_text(plain)
+    pattern = {"type": "Split", "pattern": {"Regex": "(▁?(a|aa)+)+Q"}, "behavior": "Isolated", "invert": False}
+    edit(target / "tokenizer.json", lambda fields: fields.update(pre_tokenizer=pattern))
+    assert "cannot read" in refusal(asking(target, "a" * 60))
+
+
+def test_weights_of_swapped_names_are_one_line(refusal: Any, target: Path):
+    other = {"q_proj": "up_proj", "up_proj": "q_proj"}
+
+    def swapped(name: str) -> str:
+        *front, kind, end = name.split(".")
+        return ".".join([*front, other.get(kind, kind), end])
+
+    for file in target.glob("*.safetensors"):
+        weights = {swapped(name): one for name, one in load_file(file).items()}
+        save_file(weights, file, metadata={"format": "pt"})
+    edit(
+        target / "model.safetensors.index.json",
+        lambda fields: fields.update(weight_map={swapped(name): file for name, file in fields["weight_map"].items()}),
+    )
+    assert " weights " in refusal(asking(target))
+
+
+def test_rows_of_nested_lists_and_of_many_megabytes_are_refused(refusal: Any, tmp_path: Path):
+    data = tmp_path / "rows.jsonl"
+    for text, words in (
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, "not JSON"),
+        (json.dumps({"prompt": "why? " * 6_000_000}), "29,999,999 characters of prompt do not fit the context of 1024"),
+    ):
+        data.write_text(text)
+        limits = ["--prompts", "1", "--rounds", "1", "--max-new-tokens", "3"]
+        assert words in refusal(["bench", "--data", str(data), *limits])

@@ -1,8 +1,7 @@
-"""Distillation at night: processes under ``accelerate launch``, a worker that is not forked, freed memory."""
+"""Distillation at night: two processes under ``accelerate launch``, and one that is killed."""
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import subprocess
@@ -12,12 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import models
 from support.distilling import arguments, same, weights, write_data, write_pair
 
 from specllava.cli.main import main
 from specllava.distill.config import Report
-from specllava.models.drafts.draft_vlm import save
 
 pytestmark = pytest.mark.night
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,21 +22,6 @@ LAUNCH = [
     "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
     "--dynamo_backend=no", "--main_process_port=0", "--module", "specllava",
 ]  # fmt: skip
-SPAWNED = (
-    "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli.main import main;"
-    " sys.exit(main(sys.argv[1:]))"
-)
-FREEING = """
-import psutil
-from specllava.distill.train import release_freed_memory
-resident = psutil.Process().memory_info
-blocks = [bytearray(100_000) for _ in range(5_000)]
-kept = blocks[::10]
-del blocks
-before = resident().rss
-release_freed_memory()
-print(before - resident().rss)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +62,6 @@ def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(root,
         torch.testing.assert_close(weight, other[name], rtol=1e-2, atol=1e-4)
 
 
-def test_a_run_whose_worker_is_not_forked_is_the_same_run(root, tmp_path):
-    """A worker process that shares no memory, as outside of Linux, is given its batches pickled."""
-    run_python("-c", SPAWNED, *arguments(root, tmp_path / "spawned"))
-    assert main(arguments(root, tmp_path / "forked")) == 0
-    one, other = (Report.read(tmp_path / name / "report.json") for name in ("spawned", "forked"))
-    assert one.curve == other.curve
-    assert same(weights(tmp_path / "spawned" / "last"), weights(tmp_path / "forked" / "last"))
-
-
 def test_a_run_killed_in_the_middle_ends_with_the_same_weights(root):
     """It is a real process, and it is killed for good between two checkpoints."""
     whole, output = root / "whole", root / "killed"
@@ -110,18 +83,3 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(root):
         assert same(weights(output / draft), weights(whole / draft))
     one, other = Report.read(output / "report.json"), Report.read(whole / "report.json")
     assert one.checks == other.checks and one.curve == other.curve and one.left_out == other.left_out
-
-
-def test_a_vocabulary_that_fills_three_quarters_of_a_cores_cache_is_no_division_by_zero(root, tmp_path):
-    """32 rows of 49,152 gradients, through a target's head stored by columns, killed the process on a CPU with AMX."""
-    target = copy.deepcopy(models.target())
-    target.resize_token_embeddings(49152)
-    save(target, models.processor(), tmp_path / "target", torch.float32)
-    options = {"drafter": "eagle", "precision": "bf16", "chunk": 32, "steps": 1, "validate_every": 0}
-    words = arguments(root, tmp_path / "run", target=tmp_path / "target", draft=None, **options)
-    run_python("-m", "specllava", *words)
-
-
-def test_freed_memory_goes_back_to_the_system():
-    """Every tenth of many blocks is kept, so what lies between stays without it."""
-    assert int(run_python("-c", FREEING)) > 0.8 * 0.9 * 5_000 * 100_000

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.shipped_races import ASSETS, shipped_races
-from support.visual_traces import ANSWER, first_steps, hand_made, retexted, synthetic_grounding, synthetic_race
+from support.visual_traces import first_steps, hand_made, retexted, synthetic_grounding, synthetic_race
 
 from specllava.config import RULES, DecodingConfig
 from specllava.trace import DecodeTrace, StepTrace
@@ -50,6 +50,11 @@ def race(seed: int) -> dict[str, DecodeTrace]:
 def frames_of(lanes: dict[str, DecodeTrace], toured: bool = False) -> list[dict[str, Any]]:
     recorded = Recorded("race", None, lanes.get("target-only"), lanes.get("speculative"))
     return [json.loads(frame) for frame in race_frames(recorded, toured=toured)]
+
+
+@cache
+def shown(seed: int) -> list[dict[str, Any]]:
+    return frames_of(race(seed))
 
 
 def drawn(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -106,7 +111,7 @@ def through_second(step: StepTrace) -> int:
 @pytest.mark.parametrize("seed", RUNS)
 def test_trees_are_those_of_the_trace(seed: int) -> None:
     trace = race(seed)["speculative"]
-    for frame, step in zip(drawn(frames_of(race(seed))), trace.steps, strict=True):
+    for frame, step in zip(drawn(shown(seed)), trace.steps, strict=True):
         tree, size = frame["tree"], len(step.tree)
         used = len(step.emitted) > len(step.verification.accepted)
         assert tree["parent"] == [*step.tree.parents, *([step.verification.path[-1]] if used else [])]
@@ -131,7 +136,7 @@ def test_trees_are_those_of_the_trace(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", RUNS)
 def test_rows_hold_one_node_each_and_the_trunk_runs_straight(seed: int) -> None:
-    for frame, step in zip(drawn(frames_of(race(seed))), race(seed)["speculative"].steps, strict=True):
+    for frame, step in zip(drawn(shown(seed)), race(seed)["speculative"].steps, strict=True):
         tree = frame["tree"]
         for rows in (tree["open"], tree["done"]):
             depths = [depth(step, node) if node < len(step.tree) else -1 for node in range(len(rows))]
@@ -218,7 +223,7 @@ def expected_ending(trace: DecodeTrace, step: StepTrace) -> Iterator[str]:
 def test_every_clause_of_a_step_is_recomputed(seed: int) -> None:
     trace, alone = race(seed)["speculative"], race(seed)["target-only"]
     one = math.fsum(step.seconds.verify for step in alone.steps) / len(alone.steps)
-    for frame, step in zip(drawn(frames_of(race(seed))), trace.steps, strict=True):
+    for frame, step in zip(drawn(shown(seed)), trace.steps, strict=True):
         guess, check, accept, keep = (text(phase["say"]) + " " + text(phase["more"]) for phase in frame["phases"])
         for clause in expected_guess(trace, step):
             assert clause in guess, (clause, guess)
@@ -238,6 +243,14 @@ def test_every_clause_of_a_step_is_recomputed(seed: int) -> None:
         known = {f"{chance(step, node):.2f}" for node in range(1, len(step.tree))}
         known |= {f"{p:.2f}" for p in step.view.choice_probs}
         assert set(numbers) <= known
+        family = children(step, step.verification.path[-1])
+        if family and len(step.emitted) > len(step.verification.accepted):
+            # Which guess ended the step, and what the large model wrote there.
+            parts = [part for part in (frame["phases"][2]["more"], frame["phases"][2]["say"]) if part]
+            segments = next(part for part in parts if any(style == "refused" for style, _ in part))
+            refused, own = (next(said for style, said in segments if style == which) for which in ("refused", "large"))
+            assert word(trace, step.tree.tokens[family[0]]) in refused
+            assert word(trace, step.verification.bonus_token) in own
 
 
 def milliseconds(seconds: float) -> str:
@@ -247,28 +260,10 @@ def milliseconds(seconds: float) -> str:
 
 
 @pytest.mark.parametrize("seed", RUNS)
-def test_the_words_of_a_wrong_end_are_those_of_the_tokens(seed: int) -> None:
-    """The clause that is said most often: which guess ended a step, and what the large model wrote there."""
-    trace = race(seed)["speculative"]
-    for frame, step in zip(drawn(frames_of(race(seed))), trace.steps, strict=True):
-        last = step.verification.path[-1]
-        family = children(step, last)
-        if not family or len(step.emitted) <= len(step.verification.accepted):
-            continue
-        accept = frame["phases"][2]
-        segments = accept["more"] or accept["say"]
-        segments = segments if any(style == "refused" for style, _ in segments) else accept["say"]
-        refused = next(part for style, part in segments if style == "refused").strip("“”")
-        own = next(part for style, part in segments if style == "large").strip("“”")
-        assert word(trace, step.tree.tokens[family[0]]) in refused
-        assert word(trace, step.verification.bonus_token) in own
-
-
-@pytest.mark.parametrize("seed", RUNS)
 def test_the_headline_counts_passes_and_tokens(seed: int) -> None:
     lanes = race(seed)
     alone, together = lanes["target-only"], lanes["speculative"]
-    words = end_of(frames_of(lanes))["headline"]
+    words = end_of(shown(seed))["headline"]
     same = "Same seed, same draws: the same" if together.config.temperature else "The same"
     passes = f"{len(together.steps)} pass{'' if len(together.steps) == 1 else 'es'}"
     assert text(words["say"]) == f"{passes} instead of {len(alone.steps)}. {same} {len(together.token_ids)} tokens."
@@ -374,7 +369,7 @@ def test_the_lessons_say_what_their_races_show() -> None:
 
 
 def test_a_lesson_whose_race_does_not_show_it_is_refused_by_name(tmp_path: Any) -> None:
-    lanes = synthetic_race(1, answer=ANSWER)
+    lanes = synthetic_race(1)
     (tmp_path / "a.json").write_bytes(lanes["speculative"].to_json())
     (tmp_path / "lessons.json").write_text(json.dumps([{"name": "picture", "step": 0, "race": "a"}]))
     with pytest.raises(ValueError, match="the lesson picture needs a run whose words were marked"):

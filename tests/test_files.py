@@ -1,42 +1,37 @@
-"""Race files in and out: what is read, what is refused, and that a run saved as a page holds texts as data only."""
+"""Race files of any age: what is read, what is refused, and what is written whole or not at all."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import resource
+import shutil
+import sys
 import tracemalloc
-import warnings
-from collections.abc import Callable, Iterator
-from html.parser import HTMLParser
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
-from pydantic import ValidationError
-from support.visual_traces import first_steps, retexted, synthetic_race, synthetic_recorded
+from support.shipped_races import ASSETS
+from support.visual_traces import retexted, synthetic_race
 
-from specllava import config, trace
-from specllava.cli import commands as trace_commands
+from specllava.cli import commands
 from specllava.cli.main import main
-from specllava.cli.options import write_json
-from specllava.files import write_whole
-from specllava.models.images import open_image
 from specllava.race_file import race_json
+from specllava.spec_decode.rules import build_rule
 from specllava.trace import DecodeTrace
-from visual.player import recorded, saved_page
-from visual.player.frames import data_address, race_frames
+from specllava.trace_fields import RETIRED_FIELDS, RETIRED_RULES
+from visual.player import recorded
+from visual.player.frames import race_frames
 from visual.player.labels import path_text, token_label
 from visual.player.recorded import Recorded, read_recorded
-from visual.player.saved_page import STATIC
 
-LANES = synthetic_race(1)
-HOSTILE = {
-    5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}",
-    11: " </script><script>window.hacked=1</script>", 12: " \u202eover", 13: " <!--", 14: " " + "long" * 120,
-}  # fmt: skip
+LANES, EXAMPLES = synthetic_race(1), ASSETS / "examples"
+HOSTILE = {12: " \u202eover", 14: " " + "long" * 120}
 
 
 def frames_of(alone: DecodeTrace | None, together: DecodeTrace | None) -> list[dict[str, Any]]:
@@ -46,11 +41,6 @@ def frames_of(alone: DecodeTrace | None, together: DecodeTrace | None) -> list[d
 
 def end_of(frames: list[dict[str, Any]]) -> dict[str, Any]:
     return next(frame for frame in frames if frame["kind"] == "end")
-
-
-def hostile_race() -> dict[str, Any]:
-    """Both lanes of a race whose tokens try to be more than text."""
-    return {name: retexted(trace, HOSTILE) for name, trace in LANES.items()}
 
 
 def written(folder: Path, change: Callable[[dict[str, Any]], Any] | None = None, image: str | None = None) -> Path:
@@ -83,6 +73,8 @@ def test_a_race_is_read_with_its_picture_and_without(tmp_path: Path) -> None:
     assert race.speculative == LANES["speculative"]
     Image.new("RGB", (9, 9)).save(tmp_path / "scene.png")
     assert read_recorded(path).image == tmp_path / "scene.png"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark
+    assert read_recorded(path).speculative == LANES["speculative"]
 
 
 def test_a_picture_is_taken_from_beside_the_file_only(tmp_path: Path) -> None:
@@ -140,87 +132,38 @@ def test_what_is_no_race_is_refused_by_what_is_wrong(tmp_path: Path) -> None:
         refusal(tmp_path / "odd.json")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_file_with_very_many_errors_costs_little_memory(tmp_path: Path) -> None:
+    for change in (
         lambda parts: parts[LANE].update(steps=[{}] * 100_000),
         lambda parts: parts.update({str(i): 0 for i in range(100_000)}),
         lambda parts: parts[LANE]["steps"][0]["tree"].update(tokens=["x"] * 100_000),
         lambda parts: parts[LANE].update(texts={f"x{i}": 0 for i in range(100_000)}),
-    ],
-)
-def test_a_file_with_very_many_errors_costs_little_memory(
-    tmp_path: Path, change: Callable[[dict[str, Any]], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
-    few = config.few_errors
-
-    def counted(error: ValidationError) -> Any:
-        counts.append(error.error_count())
-        return few(error)
-
-    for module in (config, trace):
-        monkeypatch.setattr(module, "few_errors", counted)
-    path = written(tmp_path, change)
-    tracemalloc.start()
-    try:
-        refusal(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert max(counts, default=0) < 200 and peak < 60 * 2**20
-
-
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert read_recorded(path).speculative == LANES["speculative"]
+    ):
+        path = written(tmp_path, change)
+        tracemalloc.start()
+        try:
+            refusal(path)
+            assert tracemalloc.get_traced_memory()[1] < 60 * 2**20
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_rule_that_is_not_known_here_is_read_drawn_and_written_again(tmp_path: Path) -> None:
-    path = written(tmp_path, _set("speculative/config/rule", "<b>forest</b>"))
-    race = read_recorded(path)
-    assert race.speculative is not None
+    race = read_recorded(written(tmp_path, _set("speculative/config/rule", "<b>forest</b>")))
     assert race.speculative.config.rule == "<b>forest</b>"
-    end = end_of(frames_of(race.target_only, race.speculative))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        path.write_text(race_json(race.target_only, race.speculative))
-    assert path.read_text() == end["file"]
+    path = tmp_path / "again.json"
+    path.write_text(end_of(frames_of(race.target_only, race.speculative))["file"])
     assert read_recorded(path).speculative == race.speculative
 
 
 def test_options_that_a_file_leaves_open_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert read_recorded(written(tmp_path)).filled == ""
+    paths = [written(tmp_path), *EXAMPLES.glob("?-*.json"), *EXAMPLES.parent.glob("lessons/[!l]*.json")]
+    assert len(paths) > 10 and all(race_frames(race := read_recorded(path)) and not race.filled for path in paths)
     path = written(tmp_path, lambda parts: [parts["speculative"]["config"].pop(key) for key in ("ngram", "top_k")])
     race = read_recorded(path)
     assert race.filled == "speculative does not say top_k (now 0), ngram (now 3): today's defaults stand in their place"
     assert main(["trace", "export", str(path), "--html", str(tmp_path / "out.html")]) == 0
     assert race.filled in capsys.readouterr().err
-
-
-def test_every_race_that_ships_is_read_with_nothing_filled_in() -> None:
-    paths = sorted((trace_commands.PAGE.parent / "assets").glob("*/?-*.json"))
-    assert len(paths) > 5 and {read_recorded(path).filled for path in paths} == {""}
-
-
-@pytest.mark.parametrize("lane", LANES)
-def test_the_trace_of_one_lane_is_shown_by_itself(tmp_path: Path, lane: str) -> None:
-    bare, missing = tmp_path / "bare.json", tmp_path / "missing.json"
-    bare.write_bytes(LANES[lane].to_json())
-    parts = {"target-only": (LANES[lane], None), "speculative": (None, LANES[lane])}[lane]
-    missing.write_text(race_json(*parts), encoding="utf-8")
-    races = read_recorded(bare), read_recorded(missing)
-    for race in races:
-        assert race.lead == LANES[lane] and (race.target_only, race.speculative) == parts
-        run, *frames, end = frames_of(race.target_only, race.speculative)
-        assert run["lanes"] == [lane] and {frame["lane"] for frame in frames} == {lane}
-        steps = [frame for frame in frames if frame["kind"] == "step"]
-        assert len(steps) == len(LANES[lane].steps) and all("tree" in frame for frame in steps)
-        assert end["headline"]["say"][0][1].startswith(f"{len(steps)} passes for {len(LANES[lane].token_ids)} tokens")
-        again = tmp_path / "again.json"
-        again.write_text(end["file"])
-        assert read_recorded(again).lead == LANES[lane]
 
 
 def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
@@ -234,107 +177,39 @@ def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(
     assert "nowhere.json cannot be read" in refusal(tmp_path / "nowhere.json")
 
 
-def test_a_race_that_was_stopped_claims_no_more_than_it_knows() -> None:
-    end = end_of(frames_of(first_steps(LANES["target-only"], 9), first_steps(LANES["speculative"], 2)))
-    tokens = len(first_steps(LANES["speculative"], 2).token_ids)
-    assert end["ending"] == "stopped"
-    assert end["headline"]["say"] == [["b", f"Stopped after 2 passes: {tokens} tokens so far."]]
+def test_one_lane_is_shown_by_itself_and_no_text_turns_or_floods_what_stands_around_it(tmp_path: Path) -> None:
+    for lane, own in LANES.items():
+        path = tmp_path / f"{lane}.json"
+        path.write_bytes(retexted(own, HOSTILE).to_json())
+        race = read_recorded(path)
+        assert race.turns == (race,) and race.lead.lane == lane
+        run, *frames, end = frames_of(race.target_only, race.speculative)
+        assert run["lanes"] == [lane] and {frame["lane"] for frame in frames} == {lane}
+        shown = json.dumps([frame | {"file": "", "csv": ""} for frame in (run, *frames, end)])
+        assert "\\u202e" not in shown and "long" * 120 in shown
+        assert len(token_label(race.lead, 14)) <= 24
+        assert all(len(path_text(race.lead, step, n)) <= 80 for step in race.lead.steps for n in range(len(step.tree)))
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------
+# --- out --------------------------------------------------------------------------------------------------------------
 
 
-def test_no_text_turns_the_direction_of_what_stands_around_it() -> None:
-    race = hostile_race()
-    shown = [frame | {"file": "", "csv": ""} for frame in frames_of(race["target-only"], race["speculative"])]
-    assert "\\u202e" not in json.dumps(shown)
-
-
-def test_labels_of_a_very_long_token_are_short_and_its_text_is_whole() -> None:
-    trace = hostile_race()["speculative"]
-    assert len(token_label(trace, 14)) <= 24
-    assert all(len(path_text(trace, step, n)) <= 80 for step in trace.steps for n in range(len(step.tree)))
-    frames = frames_of(hostile_race()["target-only"], trace)
-    assert any("long" * 120 in json.dumps(frame) for frame in frames if frame.get("lane") == "target-only")
-
-
-# --- out ------------------------------------------------------------------------------------------------------------
-
-
-class _Scripts(HTMLParser):
-    """Script elements of a page as a browser would split them, and addresses that it would ask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kinds: list[str] = []
-        self.asked: list[str] = []
-        self.frames = ""
-        self.inside = False
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.asked += [v for k, v in attributes if k in ("src", "href") and v and not v.startswith(("data:", "?view="))]
-        if tag == "script":
-            self.kinds.append(given.get("type") or "classic")
-            self.inside = given.get("id") == "frames"
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.frames += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = False
-
-
-def test_a_page_of_its_own_holds_hostile_texts_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved_page, "PLOTLY_JS", STATIC / "race.js")  # parsing 5 MB would take long
-    saved_page.halves.cache_clear()
-    race = hostile_race()
-    both = Recorded("race", None, race["target-only"], race["speculative"])
-    frames = race_frames(both, pictures=["data:image/png;,"])
-    parser = _Scripts()
-    parser.feed(saved_page.saved_page(frames))
-    saved_page.halves.cache_clear()
-    assert json.loads(parser.frames)["frames"] == frames
-    assert "<" not in parser.frames
-    assert parser.kinds == ["application/json", "classic", "module"]
-    assert parser.asked == []
-
-
-def test_a_page_of_its_own_has_every_part_and_may_ask_nobody() -> None:
-    before, behind = saved_page.halves()
-    assert "default-src 'none'" in before
-    assert saved_page.PLOTLY_JS.read_text(encoding="utf-8") in behind
-    assert not re.search(r"<!-- \w+ -->", before + behind)
-
-
-def test_a_picture_travels_small() -> None:
-    address = data_address(open_image(Image.new("RGBA", (3000, 1000), "red")))
-    assert address.startswith("data:image/jpeg;base64,")
-    assert len(address) < 10_000
-
-
-# --- the command line -----------------------------------------------------------------------------------------------
-
-
-def test_a_race_is_exported_as_a_page_with_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    race, out = synthetic_recorded(tmp_path, 1)[0], tmp_path / "out.html"
-    assert main(["trace", "export", str(tmp_path / "race-0.json"), "--html", str(out)]) == 0
+def test_a_race_is_exported_as_a_page_with_its_picture_or_opened_by_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = EXAMPLES / "3-count.json", tmp_path / "out.html"
+    race = read_recorded(path)
+    assert main(["trace", "export", str(path), "--html", str(out)]) == 0
     page = out.read_text(encoding="utf-8")
     assert "data:image/jpeg;base64," in page
     assert race.prompt in page
     assert f"{len(race.speculative.steps)} steps" in capsys.readouterr().out
-
-
-@contextlib.contextmanager
-def full_disk(most: int) -> Iterator[None]:
-    """No file may grow beyond ``most`` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    started: list[list[str]] = []
+    ended = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(commands.subprocess, "run", lambda words, check: started.append(words) or ended)
+    assert main(["trace", "view", str(path), "--port", "7"]) == 0
+    app = str(ASSETS.parent / "app.py")
+    assert started == [[sys.executable, app, "--open", str(path.resolve()), "--port", "7"]]
 
 
 def test_a_full_disk_leaves_no_half_of_a_page_and_the_refusal_names_the_file(
@@ -343,44 +218,91 @@ def test_a_full_disk_leaves_no_half_of_a_page_and_the_refusal_names_the_file(
     """Half of it lay under the final name, and the message named no file."""
     race, out = written(tmp_path), tmp_path / "out.html"
     out.write_text("the page of yesterday")
-    with full_disk(50_000):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # no file may grow beyond it
+    try:
         assert main(["trace", "export", str(race), "--html", str(out)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(out) in capsys.readouterr().err
     assert out.read_text() == "the page of yesterday"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "race.json"]
 
 
-def test_results_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    with full_disk(1000), pytest.raises(OSError, match=r"result\.json"):
-        write_json(path, {"text": "x" * 5000})
-    assert list(tmp_path.iterdir()) == []
-    write_json(path, {"text": "é"})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"text": "é"}
+# --------------------------------------------------------------------------------------------------------- old files
 
 
-def test_what_is_written_whole_goes_through_links_and_into_devices(tmp_path: Path) -> None:
-    goal, link = tmp_path / "goal", tmp_path / "link"
-    link.symlink_to(goal)
-    write_whole(link, "here")
-    assert link.is_symlink() and goal.read_text() == "here"
-    write_whole(Path("/dev/null"), b"gone")
-    assert not Path("/dev/null").is_file()
+DATA = Path(__file__).parent / "data"
+SAVED = {"2-story": (65, 6), "3-count": (6, 1)}  # steps of both lanes, as they shipped on that date
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["trace", "view", "/none.json"], "none.json cannot be read"),
-        (["trace", "export", __file__, "--html", "x.html"], "test_files.py is not a recorded race"),
-        (["trace", "export", "RACE", "--html", "/none/x.html"], "/none/x.html"),
-    ],
-)
-def test_bad_files_cost_one_line_on_stderr(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [str(written(tmp_path)) if argument == "RACE" else argument for argument in arguments]
-    assert main(arguments) == 1
-    errors = capsys.readouterr().err.strip()
-    assert said in errors
-    assert "\n" not in errors
+def saved(name: str) -> Path:
+    return DATA / f"{name}.schema-1.2026-11-23.json"
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_race_saved_under_schema_1_opens_and_is_redrawn_with_all_that_it_says(name: str, tmp_path: Path) -> None:
+    """Beside its picture, as it was saved; every step with every node of its tree."""
+    path = tmp_path / f"{name}.json"
+    shutil.copy(saved(name), path)
+    Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png")
+    said = json.loads(path.read_text(encoding="utf-8"))
+    race = read_recorded(path)
+    assert (race.name, race.image, race.prompt) == (name, tmp_path / f"{name}.png", said["speculative"]["prompt"])
+    frames = [json.loads(frame) for frame in race_frames(race)]
+    assert (len(race.target_only.steps), len(race.speculative.steps)) == SAVED[name]
+    for lane, own in (("target_only", race.target_only), ("speculative", race.speculative)):
+        steps = said[lane]["steps"]
+        ids = [said[lane]["prefill"]["first_token"], *(token for step in steps for token in step["emitted"])]
+        assert list(own.token_ids) == ids and own.text == said[lane]["text"]
+        assert [list(step.tree.tokens) for step in own.steps] == [step["tree"]["tokens"] for step in steps]
+        assert own.decode_seconds == pytest.approx(sum(sum(step["seconds"].values()) for step in steps))
+        assert DecodeTrace.from_json(own.to_json()) == own
+    drawn = [frame for frame in frames if frame["kind"] == "step" and frame["lane"] == "speculative"]
+    for frame, step in zip(drawn, steps, strict=True):
+        tree, count = frame["tree"], len(step["tree"]["tokens"])
+        assert tree["parent"][:count] == step["tree"]["parents"] and len(tree["text"]) in (count, count + 1)
+        taken = [node for node, kind in enumerate(tree["kind"]) if kind == "a"]
+        assert taken == sorted(step["verification"]["accepted"]) and len(frame["words"]) == len(step["emitted"])
+        assert [phase["phase"] for phase in frame["phases"]] == ["guess", "check", "accept", "keep"]
+    assert json.loads(end_of(frames)["file"])["speculative"]["steps"] == steps
+
+
+@pytest.mark.parametrize("field", sorted(RETIRED_FIELDS["DecodingConfig"]))
+def test_a_file_with_a_retired_option_opens_as_one_without(field: str) -> None:
+    """Whatever its value is; and so do draws with a field that is not here any more."""
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]
+    without = {**said, "config": {name: value for name, value in said["config"].items() if name != field}}
+    read = DecodeTrace.from_json(json.dumps(without))
+    for value in ("traversal", [0, 0, 1], None):
+        said["config"][field] = value
+        assert DecodeTrace.from_json(json.dumps(said)) == read
+    drawn = json.loads((ASSETS / "lessons" / "coin.json").read_text(encoding="utf-8"))["speculative"]
+    read = DecodeTrace.from_json(json.dumps(drawn))
+    assert [draw.update(credit=0.5) for step in drawn["steps"] for draw in step.get("draws", ())]
+    assert DecodeTrace.from_json(json.dumps(drawn)) == read
+
+
+@pytest.mark.parametrize(("rule", "told"), [("entropy", ""), ("fixed", "speculative does not say branching (now (3, ")])
+def test_an_option_that_only_another_rule_reads_is_not_missing(tmp_path: Path, rule: str, told: str) -> None:
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))
+    del said["target_only"]
+    said["speculative"]["config"]["rule"] = rule
+    del said["speculative"]["config"]["branching"]
+    path = tmp_path / "race.json"
+    path.write_text(json.dumps(said), encoding="utf-8")
+    filled = read_recorded(path).filled
+    assert filled.startswith(told) and bool(filled) == bool(told)
+
+
+@pytest.mark.parametrize("rule", RETIRED_RULES)
+def test_a_run_of_a_retired_rule_is_shown_by_its_name_and_not_repeated(rule: str) -> None:
+    said = json.loads(saved("3-count").read_text(encoding="utf-8"))["speculative"]
+    said["config"]["rule"] = rule
+    read = DecodeTrace.from_json(json.dumps(said))
+    assert (read.rule or read.config.rule) == rule and json.loads(read.to_json())["config"]["rule"] == rule
+    assert race_frames(Recorded("race", None, None, read))
+    with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it$"):
+        build_rule(read.config)
+    with pytest.raises(ValueError, match=rf"the {rule} rule is not here, .*commit 6362268 has it"):
+        replace(read.config, drafter="none")

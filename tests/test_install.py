@@ -12,15 +12,16 @@ import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from email import message_from_string
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tyro
 from packaging.requirements import Requirement
+from support.browser import free_port
 from support.visual_traces import SETTING
 
 import app
@@ -28,7 +29,6 @@ from specllava.cli.options import PageOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = {"gradio", "plotly", "networkx"}
-MAIN = "from specllava.cli.main import main; sys.exit(main({}))"
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('gradio', 'plotly', 'networkx')))\n"  # their import fails
 MODELS = """
 import torch
@@ -52,15 +52,9 @@ assert Pair.from_preset("toy").compare(None, "Hi")._repr_html_() is None
 from specllava.cli.main import main
 assert not main(["generate", "--prompt", "What is a circle?"])
 assert not main(["bench", "--prompts", "1", "--rounds", "1", "--lanes", "chain", "--max-new-tokens", "8"])
+assert main(["trace", "export", "log.json", "--html", "a.html"]) == 1
 """
 SOURCES = ("specllava", "visual", "recipes", "assets", "app.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answer_of(address: str, process: subprocess.Popen[Any], seconds: float = 120) -> bytes:
@@ -93,10 +87,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def environment(installed: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
-
-
 def test_the_wheel_holds_the_models_the_examples_and_the_page(installed: Path) -> None:
     """Only the Python files were in it: the toy pair, the default, was looked for in a checkout."""
     shipped = installed / "specllava" / "shipped"
@@ -124,43 +114,13 @@ def test_what_draws_is_an_extra_and_the_pins_are_what_both_need(installed: Path)
 
 
 @pytest.mark.night
-@pytest.mark.parametrize(
-    ("program", "code", "said"),
-    [
-        (MODELS, 0, ""),
-        (
-            MAIN.format("['trace', 'export', 'log.json', '--html', 'a.html']"),
-            1,
-            'specllava: this draws, and what draws is not installed: pip install "specllava[page]"\n',
-        ),
-    ],
-    ids=["models", "export"],
-)
-def test_without_what_draws_everything_else_works(
-    installed: Path, tmp_path: Path, program: str, code: int, said: str
-) -> None:
+def test_without_what_draws_everything_else_works_and_what_draws_is_named(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text('{"per_step_accepted": [1, 2], "per_step_drafted": [3, 3]}')
-    command, where = [sys.executable, "-c", BLOCKED + program], environment(installed)
+    where = os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", BLOCKED + MODELS]
     run = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True)
-    assert run.returncode == code and run.stderr.endswith(said), run.stderr
-
-
-@pytest.mark.night
-def test_the_page_shows_a_race_where_it_was_installed(installed: Path, tmp_path: Path) -> None:
-    race = tmp_path / "race.json"
-    shutil.copy(ROOT / "assets" / "examples" / "3-count.json", race)
-    port = free_port()
-    command = [sys.executable, "-m", "specllava", "trace", "view", str(race), "--port", str(port)]
-    view = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(installed), start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores Ctrl-C
-    )  # fmt: skip
-    try:
-        page = answer_of(f"http://127.0.0.1:{port}/config", view).decode()
-        assert "from race.json" in page and '"lessons":[{' in page
-    finally:
-        os.killpg(view.pid, signal.SIGINT)
-        view.wait(60)
+    said = 'specllava: this draws, and what draws is not installed: pip install "specllava[page]"\n'
+    assert run.returncode == 0 and run.stderr.endswith(said), run.stderr
 
 
 # ------------------------------------------------------------------------------------------------------------ app.py
@@ -179,89 +139,57 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize(
-    ("variables", "arguments", "host", "port", "root"),
-    [
-        ({}, [], "127.0.0.1", 7860, ""),
-        ({"SPACE_ID": "me/it"}, [], "0.0.0.0", 7860, ""),
-        ({"GRADIO_SERVER_NAME": "::1", "SPACE_ID": "me/it"}, [], "::1", 7860, ""),
-        ({"PORT": "8080"}, [], "127.0.0.1", 8080, ""),
-        ({"PORT": "8080", "GRADIO_SERVER_PORT": "9"}, [], "127.0.0.1", 9, ""),
-        ({"PORT": "8080", "GRADIO_SERVER_NAME": "x"}, ["--port", "5", "--host", "y"], "y", 5, ""),
-        ({"GRADIO_ROOT_PATH": "/demo"}, [], "127.0.0.1", 7860, "/demo"),
-        ({"GRADIO_ROOT_PATH": "/demo"}, ["--root-path", "/other"], "127.0.0.1", 7860, "/other"),
-    ],
-)
-def test_the_environment_says_where_to_serve_and_the_command_line_wins(
-    variables: dict[str, str], arguments: list[str], host: str, port: int, root: str, monkeypatch: pytest.MonkeyPatch
+def test_the_environment_says_where_to_serve_and_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["--port", "5", "--host", "y", "--root-path", "/other"]
+    for variables, arguments, told in (
+        ({}, [], ("127.0.0.1", 7860, "")),
+        ({"SPACE_ID": "me/it"}, [], ("0.0.0.0", 7860, "")),
+        ({"GRADIO_SERVER_NAME": "::1", "PORT": "8080"}, [], ("::1", 8080, "")),
+        ({"GRADIO_SERVER_PORT": "9", "GRADIO_ROOT_PATH": "/demo"}, [], ("::1", 9, "/demo")),
+        ({}, typed, ("y", 5, "/other")),
+    ):
+        for name, value in variables.items():  # beside those that stand already
+            monkeypatch.setenv(name, value)
+        options = tyro.cli(PageOptions, args=arguments)
+        assert (options.host, options.port, options.root_path) == told
+
+
+def test_whatever_keeps_the_page_from_starting_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    options = tyro.cli(PageOptions, args=arguments)
-    assert (options.host, options.port, options.root_path) == (host, port, root)
-
-
-Ended = Callable[..., str]
-
-
-@pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
-    """The line with which ``main`` ends, given its arguments."""
-
-    def run(*arguments: str) -> str:
+    def ended(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["app.py", *arguments])
-        capsys.readouterr()
         assert app.main() == 1
         line = capsys.readouterr().err.strip()
         assert line.startswith("app.py: ") and "\n" not in line
         return line
 
-    monkeypatch.setattr(app, "load_pair", lambda running: Loaded())
-    return run
-
-
-class Loaded:
-    """In the place of a pair."""
-
-    info = SETTING
-
-
-@pytest.mark.parametrize("index", ["{", "[1]", '[{"name": "1-easy"}]', "\udcff"])
-def test_a_damaged_index_of_lessons_ends_in_one_line(
-    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Ended
-) -> None:
-    (tmp_path / "lessons.json").write_bytes(index.encode(errors="surrogateescape"))
-    monkeypatch.setattr(app, "LESSONS", tmp_path)
-    assert "lessons.json is not a list of lessons: " in ended()
-
-
-def test_an_example_without_its_picture_ends_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Ended
-) -> None:
-    shutil.copy(app.EXAMPLES / "3-count.json", tmp_path)
-    monkeypatch.setattr(app, "EXAMPLES", tmp_path)
-    assert ended() == "app.py: 3-count.json has no picture beside it"
-    (tmp_path / "3-count.png").write_bytes(b"nothing")
-    assert "3-count.png is not a readable image" in ended()
-
-
-def test_whatever_else_goes_wrong_ends_in_one_line_with_its_kind(monkeypatch: pytest.MonkeyPatch, ended: Ended) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("one\ntwo")
 
-    monkeypatch.setattr(app, "serve", fail)
-    assert ended() == "app.py: KeyError: 'one\\ntwo'"
-    monkeypatch.setenv("PORT", "http")
-    assert "invalid literal for int() with base 10: 'http'" in ended()
-
-
-def test_a_port_or_host_where_nothing_can_listen_ends_in_one_line(ended: Ended) -> None:
-    way = "end what listens there, or choose another --port or --host"
+    monkeypatch.setattr(app, "load_pair", lambda running: SimpleNamespace(info=SETTING))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for host, number in (("127.0.0.1", port), ("127.0.0.1", "70000"), ("192.0.2.1", "7860")):
             line = ended("--host", host, "--port", number)
-            assert line == f"app.py: the page cannot be served on port {number} of {host}: {way}"
+            assert line.endswith(": end what listens there, or choose another --port or --host")
+            assert line.startswith(f"app.py: the page cannot be served on port {number} of {host}")
+    with monkeypatch.context() as patch:
+        patch.setattr(app, "serve", fail)
+        assert ended() == "app.py: KeyError: 'one\\ntwo'"
+        patch.setenv("PORT", "http")
+        assert "invalid literal for int() with base 10: 'http'" in ended()
+    with monkeypatch.context() as patch:
+        patch.setattr(app, "LESSONS", tmp_path)
+        for index in (b"{", b'[{"name": "1-easy"}]', b"\xff"):
+            (tmp_path / "lessons.json").write_bytes(index)
+            assert "lessons.json is not a list of lessons: " in ended()
+    shutil.copy(app.EXAMPLES / "3-count.json", tmp_path)
+    monkeypatch.setattr(app, "EXAMPLES", tmp_path)
+    (tmp_path / "lessons.json").unlink()
+    assert ended() == "app.py: 3-count.json has no picture beside it"
+    (tmp_path / "3-count.png").write_bytes(b"nothing")
+    assert "3-count.png is not a readable image" in ended()
 
 
 @pytest.mark.night
@@ -276,27 +204,3 @@ def test_a_container_stops_the_page_as_a_keyboard_does() -> None:
     page.send_signal(signal.SIGTERM)
     _, said = page.communicate(timeout=60)
     assert page.returncode == 0 and "Traceback" not in said
-
-
-CHURN = """
-import threading, psutil, torch
-from visual.page.serve import give_back_freed_memory
-assert give_back_freed_memory()
-kept = []
-def visit():
-    for _ in range(12):
-        cache = [torch.zeros(2_000_000) for _ in range(4)]
-        kept.append(torch.zeros(300))
-        del cache
-threads = [threading.Thread(target=visit) for _ in range(8)]
-before = psutil.Process().memory_info().rss
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(psutil.Process().memory_info().rss - before)
-"""
-
-
-@pytest.mark.night
-def test_caches_of_many_threads_leave_nothing_behind() -> None:
-    done = subprocess.run([sys.executable, "-c", CHURN], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 30e6

@@ -1,16 +1,22 @@
 """Runs in a notebook's cells: the player in an iframe, light and dark."""
 
+from __future__ import annotations
+
+import ast
+import html
 import json
+import re
 import sys
 import time
-from dataclasses import replace
-from html.parser import HTMLParser
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from support import formats
 from support.browser import HOSTILE, PATIENCE, new_tab
-from support.notebook import Outputs
 from support.visual_traces import retexted, synthetic_race
 
 from recipes.toy.draw import draw_scene
@@ -23,15 +29,59 @@ GPU_NOTEBOOK, TOY_NOTEBOOK = NOTEBOOKS = sorted((Path(__file__).parents[1] / "no
 LIGHT, DARK = "background: white; color: #222", "background: #111; color: #ddd"
 PICTURE = draw_scene(sample_scene(3), 64)
 DRAWN = "document.querySelector('.stage.alive .plot .main-svg') !== null"
+IS_DARK = "document.body.parentElement.classList.contains('dark')"
 FITS = """() => {
   const stage = document.querySelector(".stage").getBoundingClientRect();
   return Math.abs(stage.bottom + scrollY + 8 - innerHeight) < 2 && document.documentElement.scrollWidth <= innerWidth;
 }"""
 
 
+@dataclass
+class Outputs:
+    """HTML of every output, in the order of time."""
+
+    history: list[str] = field(default_factory=list)
+
+    def display(self, data: dict[str, str], raw: bool) -> None:
+        assert raw and data.keys() == {"text/html", "text/plain"}
+        self.history.append(data["text/html"])
+
+    def run(self, notebook: Path, instead: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Run the code cells; a cell's last expression is shown where it has HTML. Returns the namespace.
+
+        Args:
+            instead: texts that stand in place of others, such as a directory in place of an id; each must be there.
+        """
+        space: dict[str, Any] = {"__name__": "__main__"}
+        text = notebook.read_text(encoding="utf-8")
+        for old, new in (instead or {}).items():
+            assert old in text
+            text = text.replace(old, new)
+        for cell in json.loads(text)["cells"]:
+            if cell["cell_type"] != "code":
+                continue
+            body = ast.parse("".join(cell["source"])).body
+            last = body.pop() if isinstance(body[-1], ast.Expr) else None
+            exec(compile(ast.Module(body, []), cell["id"], "exec"), space)
+            value = None if last is None else eval(compile(ast.Expression(last.value), cell["id"], "eval"), space)
+            markup = value._repr_html_() if hasattr(value, "_repr_html_") else None
+            if markup is not None:
+                self.display({"text/html": markup, "text/plain": ""}, raw=True)
+        return space
+
+    def export(self, style: str = "") -> str:
+        """The notebook as a page."""
+        return f"<!doctype html><meta charset=utf-8><body style='{style}'>" + "".join(self.history)
+
+
 @pytest.fixture
 def outputs(monkeypatch):
-    return Outputs.of(monkeypatch)
+    """What ``IPython.display.display`` is given."""
+    outputs, package, module = Outputs(), ModuleType("IPython"), ModuleType("IPython.display")
+    module.display = outputs.display
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return outputs
 
 
 @pytest.fixture
@@ -41,10 +91,6 @@ def tab(browser):
     tab.page.close()
     assert not tab.errors, tab.errors
     assert all(call.startswith(("file:", "data:", "about:")) for call in tab.calls), tab.calls
-
-
-def hostile_race():
-    return Race({lane: retexted(trace, HOSTILE) for lane, trace in synthetic_race(3).items()}, PICTURE)
 
 
 def players(tab):
@@ -66,41 +112,6 @@ def wait(frame, condition):
 def open_file(tab, path, text):
     path.write_text(text, encoding="utf-8")
     tab.page.goto(path.as_uri())
-
-
-class Tags(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.tags = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-
-def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_nor_evaluate():
-    (_, _), (tag, given) = Tags(hostile_race()._repr_html_()).tags
-    assert tag == "iframe" and given.keys() == {"title", "data-specllava", "style", "srcdoc"}
-    before, _, behind = given["srcdoc"].partition('id="frames">')
-    written = behind.partition("</script>")[0]
-    assert "default-src 'none'" in before and "unsafe-eval" not in before
-    assert "<" not in written and "<img src=x" in "".join(json.loads(written)["frames"])
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("style", [LIGHT, DARK])
-def test_the_player_in_a_cell_has_the_notebooks_theme_and_fits(tab, tmp_path, style):
-    open_file(tab, tmp_path / "cell.html", f"<body style='{style}'>{hostile_race()._repr_html_()}")
-    (player,) = players(tab)
-    assert player.evaluate("document.body.parentElement.classList.contains('dark')") == (style == DARK)
-    wait(player, FITS)
-    assert player.is_visible(".pic img")
-    for document in tab.page.frames:
-        assert document.evaluate("window.hacked") is None
-    other = {LIGHT: DARK, DARK: LIGHT}[style]
-    tab.page.evaluate("style => { document.body.style = style; }", other)  # the theme is changed
-    tab.page.hover("iframe")
-    wait(player, f"document.body.parentElement.classList.contains('dark') === {str(other == DARK).lower()}")
 
 
 def test_sides_and_single_lanes_are_shown(outputs):
@@ -126,10 +137,13 @@ def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
         lane.show()
 
 
-def test_notebooks_have_no_outputs():
-    for path in NOTEBOOKS:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        assert not any(cell.get("outputs") for cell in cells)  # megabytes each
+def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_nor_evaluate():
+    hostile = Race({lane: retexted(trace, HOSTILE) for lane, trace in synthetic_race(3).items()}, PICTURE)
+    (page,) = re.findall(r'^<div><iframe [^<>]+ srcdoc="([^"]*)"></iframe></div>$', hostile._repr_html_())
+    before, _, behind = html.unescape(page).partition('id="frames">')
+    written = behind.partition("</script>")[0]
+    assert "default-src 'none'" in before and "unsafe-eval" not in before
+    assert "<" not in written and "<img src=x" in "".join(json.loads(written)["frames"])
 
 
 @pytest.mark.night
@@ -146,11 +160,19 @@ def test_the_notebook_for_a_gpu_runs_with_a_random_pair_of_its_family(tab, tmp_p
     assert [player.is_visible(".pic img") for player in players(tab)] == [True, True]
 
 
-def test_the_notebook_of_the_toy_pair_runs_and_every_output_plays(tab, tmp_path, outputs):
+def test_the_notebook_of_the_toy_pair_runs_and_every_output_plays_and_fits_in_its_theme(tab, tmp_path, outputs):
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        assert not any(cell.get("outputs") for cell in cells), "they are megabytes each"
     outputs.run(TOY_NOTEBOOK)
-    open_file(tab, tmp_path / "export.html", outputs.export())
+    open_file(tab, tmp_path / "export.html", outputs.export(DARK))
     shown = players(tab)
     assert len(shown) == 3
     for player in shown:
         assert player.is_visible(".pic img") == (player != shown[-1])  # a trace knows no picture
         assert player.inner_text(".say h2") and player.inner_text(".answer")
+        assert player.evaluate(IS_DARK)
+        wait(player, FITS)
+    tab.page.evaluate("style => { document.body.style = style; }", LIGHT)  # the theme is changed
+    tab.page.hover("iframe")
+    wait(shown[0], f"!{IS_DARK}")

@@ -1,4 +1,4 @@
-"""The page's side on the server, without a browser: which run counts, Stop, deadline, dialogues, files, settings."""
+"""The page's side on the server, without a browser: which run counts, Stop, dialogues, files, settings; and its API."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Generator
+import urllib.request
 from dataclasses import replace
+from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
 import pytest
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
 from PIL import Image
 from support.shipped_races import ASSETS
-from support.visual_traces import FakeBackend, synthetic_recorded
+from support.visual_traces import SETTING
 
 from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
 from specllava.trace import NO_DRAFT
+from visual.page import run
 from visual.page import state as chats_module
+from visual.page.api import checked_path
 from visual.page.measure import Comparison, Row, compared, comparison_csv, comparison_words, questions, run_views
 from visual.page.page import Handlers
 from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
-from visual.page.serve import health
+from visual.page.serve import give_back_freed_memory, health
 from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
 from visual.page.state import LOST, NONE_YET, Chats, PageState, Runs
 from visual.player.frames import FrameList, race_frames
-from visual.player.recorded import Recorded
+from visual.player.recorded import Recorded, recorded_race
 
 PICTURE = ASSETS / "examples" / "1-describe.png"
 SHORT = DecodingConfig(max_new_tokens=12)
@@ -91,40 +97,25 @@ def test_a_newer_request_ends_the_older_and_only_of_that_visitor(page: PageState
     assert kinds(frames)[-1] == "end"
 
 
-def described(backend: FakeBackend) -> list[Any]:
-    """The lanes of a race."""
-    return backend.lane(None, "Describe it.", DecodingConfig()).with_target_only()
+@pytest.mark.parametrize("ending", ["stopped", "left", "deadline"])
+def test_stop_and_the_deadline_keep_what_there_is_and_nobody_waits_for_a_run_that_is_left(
+    page: PageState, pair: Pair, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, seen, seconds = page.runs.ask("me"), count(), count()
 
+    def state() -> Any:
+        if next(seen) == 6:
+            {"stopped": page.runs.stop, "left": page.runs.ask}.get(ending, str)("me")
+        return page.runs.state("me", number)
 
-def test_stop_keeps_what_there_is_with_its_end(page: PageState) -> None:
-    run = asked(page)
-
-    def events(pace: Generator[Any]) -> Generator[Any]:
-        for number, event in enumerate(pace):
-            if number == 6:
-                page.runs.stop("me")
-            yield event
-
-    backend = FakeBackend()
-    made = FrameList("live run", live=True)
-    bounded = Bounded(events(backend.race(described(backend))), 60, lambda: page.runs.state("me", run.number))
-    *_, frames = draw_race(made, backend.collect, bounded)
-    end = json.loads(frames[-1])
-    assert (end["kind"], end["ending"]) == ("end", "stopped")
-    assert end["headline"]["say"][0][1].startswith("Stopped after")
-
-
-def test_the_deadline_ends_a_run_and_keeps_what_there_is() -> None:
-    backend = FakeBackend(pace=0.002)
-    bounded = Bounded(backend.race(described(backend)), 0.02, lambda: "on")
-    *_, frames = draw_race(FrameList("live run", live=True), backend.collect, bounded)
-    assert json.loads(frames[-1])["ending"] == "deadline" and backend.closed == ["Describe it."]
-
-
-def test_a_run_that_is_left_sends_no_end() -> None:
-    backend = FakeBackend()
-    bounded = Bounded(backend.race(described(backend)), 60, lambda: "left")
-    assert list(draw_race(FrameList("live run", live=True), backend.collect, bounded)) == []
+    events = pair.race(pair.lane(PICTURE, "Describe it.").with_target_only())
+    bounded = Bounded(events, 20 if ending == "deadline" else 10**6, state)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    sent = list(draw_race(FrameList("live run", live=True), pair.collect, bounded))
+    assert bounded.outcome == ending and getgeneratorstate(events) == GEN_CLOSED
+    ends = [json.loads(frame) for frames in sent for frame in frames if '"kind":"end"' in frame]
+    assert [end["ending"] for end in ends] == ([] if ending == "left" else [ending])
+    assert ending != "stopped" or ends[0]["headline"]["say"][0][1].startswith("Stopped after")
 
 
 def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageState, warned: list[str]) -> None:
@@ -141,7 +132,7 @@ def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageStat
 
 
 def test_a_pair_without_a_draft_says_so() -> None:
-    info = replace(FakeBackend().info, draft=NO_DRAFT)
+    info = replace(SETTING, draft=NO_DRAFT)
     config, absent = lanes_config(info, DecodingConfig())
     assert config.drafter == "none" and "has no draft" in str(absent)
     assert lanes_config(info, DecodingConfig(drafter="prompt-lookup"))[1] is None
@@ -228,7 +219,8 @@ def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
     assert Path(path).parent.name == "scenes" and json.loads(frames[0])["lanes"] == []
 
 
-def test_which_words_needed_the_picture_is_measured_of_a_run_here(page: PageState, warned: list[str]) -> None:
+def test_which_words_needed_the_picture_is_measured_of_a_run(page: PageState, tiny: Pair, warned: list[str]) -> None:
+    page = replace(page, backend=lambda: tiny)
     handlers = Handlers(page)
     assert list(handlers.needed(visitor())) == [] and "it is measured of the first question" in warned[-1]
     list(run_frames(page, asked(page)))
@@ -276,8 +268,8 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
         list(compared(page, replace(asked_for, kind="Against the last run"), questions("1 scenes", None, "", page)))
 
 
-def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
-    race = synthetic_recorded(tmp_path, 1)[0]
+def test_measure_shows_the_run_on_the_stage(page: PageState) -> None:
+    race = page.races["1-describe"]
     about, reach, _, doubt, _, rows = run_views(race_frames(race))
     drafted = sum(step.tree.drafted for step in race.lead.steps)
     assert f"{drafted} guesses" in reach and doubt.startswith("Sure (up to 0.3 nats)") and "Describe" in about
@@ -290,12 +282,13 @@ def test_measure_shows_the_run_on_the_stage(tmp_path: Path) -> None:
 # --- health and ZeroGPU ---------------------------------------------------------------------------------------------
 
 
-def test_health_says_what_runs_and_that_nothing_can(page: PageState) -> None:
+def test_health_says_what_runs_and_that_nothing_can_and_freed_memory_is_given_back(page: PageState) -> None:
     page.loading.result()
     assert health(page.loading).status_code == 200 and b"ready" in bytes(health(page.loading).body)
     broken = PageState(lambda: (_ for _ in ()).throw(ValueError("no weights")))
     assert broken.loading.exception()
     assert health(broken.loading).status_code == 503
+    assert give_back_freed_memory()
 
 
 def test_a_lent_gpu_races_by_itself_and_is_asked_for_as_long_as_it_takes(page: PageState, pair: Pair) -> None:
@@ -310,3 +303,77 @@ def test_a_lent_gpu_races_by_itself_and_is_asked_for_as_long_as_it_takes(page: P
     *_, frames = run_frames(lent, longer)
     assert "end" in kinds(frames) and asked_for == [granted]
     assert granted(None, "?", SHORT) == 7 and granted(None, "?", DecodingConfig(max_new_tokens=4000)) == 60
+
+
+# --------------------------------------------------------------------------------------------------------------- API
+
+
+QUESTION = "How many objects are there?"
+
+
+@pytest.fixture(scope="module")
+def client(server: str) -> Client:
+    return Client(server, verbose=False)
+
+
+def test_compare_gives_both_answers_and_the_race_file(client: Client, pair: Pair) -> None:
+    found = client.predict(handle_file(PICTURE), QUESTION, {"rule": "chain"}, api_name="/compare")
+    alone = pair.generate(PICTURE, QUESTION, DecodingConfig(drafter="none"))
+    assert found["target_only"]["answer"] == found["speculative"]["answer"] == alone.text and found["equal"] is True
+    assert found["target_only"]["passes"] == len(alone.steps) and found["speculative"]["passes"] < len(alone.steps)
+    assert found["speculative"]["tokens"] == len(alone.token_ids)
+    race = recorded_race("found", json.dumps(found["trace"]).encode())
+    assert race.lead.config.rule == "chain" and race.lead.text == alone.text
+
+
+def test_generate_gives_one_answer_and_needs_no_picture(client: Client, pair: Pair) -> None:
+    found = client.predict(None, QUESTION, {"max_new_tokens": 8}, api_name="/generate")
+    alone = pair.generate(None, QUESTION, DecodingConfig(drafter="none", max_new_tokens=8))
+    assert (found["answer"], found["ended"]) == (alone.text, alone.finish_reason)
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "line"),
+    [
+        ("", {}, "the question is empty"),
+        ("x" * 20_001, {}, "the question has more than 20,000 characters"),
+        ("Hi", {"rule": "forest"}, "rule = 'forest'"),
+        ("Hi", {"nodes": 1000}, "nodes = 1000"),
+        ("Hi", {"no": 1}, "there is no option 'no'"),
+        ("Hi", [1], "names and values are expected"),
+        ("Hi", {"drafter": "none"}, "drafts nothing here"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(client: Client, question: str, options: Any, line: str) -> None:
+    with pytest.raises(AppError) as refused:
+        client.predict(None, question, options, api_name="/compare")
+    assert line in str(refused.value) and "Traceback" not in str(refused.value)
+
+
+def test_no_file_of_the_server_and_no_address_is_read(server: str, tmp_path: Path) -> None:
+    """A bare path would name any file of the server: only what was uploaded, and is marked so, is opened."""
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(PICTURE.read_bytes())
+    marked = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
+    for odd in ({"path": str(secret)}, marked, {**marked, "path": "https://example.com/a.png"}, {"path": 3}, {}):
+        with pytest.raises(ValueError, match="no picture came"):
+            checked_path(odd)
+        body = json.dumps({"data": [odd, QUESTION, {}]}).encode()
+        request = urllib.request.Request(
+            f"{server}gradio_api/call/generate", body, {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request) as answer:
+                event = json.load(answer)["event_id"]
+            with urllib.request.urlopen(f"{server}gradio_api/call/generate/{event}") as answer:
+                said = answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            said = refused.read().decode()
+        assert '"passes"' not in said, odd
+    assert checked_path(None) is None
+
+
+def test_the_endpoints_describe_themselves(client: Client) -> None:
+    named = client.view_api(return_format="dict")["named_endpoints"]
+    assert set(named) == {"/compare", "/generate"}
+    assert [one["parameter_name"] for one in named["/compare"]["parameters"]] == ["image", "question", "options"]

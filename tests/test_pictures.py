@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps, PngImagePlugin
+from support.refusals import complaint
 from transformers.image_transforms import convert_to_rgb
 
 from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, is_animated, open_image, open_media, read_size
@@ -37,12 +39,9 @@ def by_transformers(picture: Image.Image) -> Pixels:
     return np.asarray(convert_to_rgb(ImageOps.exif_transpose(picture), return_numpy=True))
 
 
-def complaint(source: Any, **limits: int) -> str:
+def refusal(source: Any, **limits: int) -> str:
     """Return the one line with which a picture is refused."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        open_image(source, **limits)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return complaint(lambda: open_image(source, **limits))
 
 
 def noise(mode: str, size: tuple[int, int] = (33, 41)) -> Image.Image:
@@ -56,16 +55,15 @@ def noise(mode: str, size: tuple[int, int] = (33, 41)) -> Image.Image:
 
 # ------------------------------------------------------------------------------------------- modes of Pillow
 
-BY_TRANSFORMERS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
 
-@pytest.mark.parametrize("mode", BY_TRANSFORMERS)
-def test_modes_of_pillow_are_read_as_transformers_reads_them(tiny: Pair, mode: str) -> None:
-    for size in SIZES:
+def test_modes_of_pillow_are_read_as_transformers_reads_them(tiny: Pair) -> None:
+    for mode, size in product(MODES, SIZES):
         picture = noise(mode, size)
         before = picture.tobytes()
         seen = open_image(picture)
-        assert seen.mode == "RGB" and np.array_equal(np.asarray(seen), by_transformers(picture))
+        assert seen.mode == "RGB" and np.array_equal(np.asarray(seen), by_transformers(picture)), mode
         assert picture.tobytes() == before and picture.mode == mode
         assert tiny.prompt(picture, "What?").image_sizes == (size,)
 
@@ -107,7 +105,6 @@ def xmp() -> PngImagePlugin.PngInfo:
     return info
 
 
-SHORTS = struct.Struct(">HH")
 FILES: dict[str, tuple[bytes, Pixels | None]] = {  # without pixels transformers says what they are
     "rgba.png": (encoded(noise("RGBA"), "PNG"), None),
     "grey-alpha.png": (encoded(noise("LA"), "PNG"), None),
@@ -118,10 +115,8 @@ FILES: dict[str, tuple[bytes, Pixels | None]] = {  # without pixels transformers
     "ramp-16.png": (encoded(Image.fromarray(DEEP.astype(np.uint16)), "PNG"), rescaled(DEEP, 65535)),
     "alpha.webp": (encoded(noise("RGBA"), "WEBP", lossless=True, exact=True), None),
     "lossy.webp": (encoded(noise("RGBA"), "WEBP", exif=turned()), None),
-    "alpha.bmp": (encoded(noise("RGBA"), "BMP"), None),
     "frames.gif": (encoded(noise("P"), "GIF", save_all=True, append_images=[noise("P")], transparency=3), None),
     "frames.webp": (encoded(noise("RGB"), "WEBP", save_all=True, append_images=[noise("RGB")], lossless=True), None),
-    "frames.png": (encoded(noise("RGBA"), "PNG", save_all=True, append_images=[noise("RGBA")]), None),
     "ink.jpg": (encoded(noise("CMYK"), "JPEG"), None),
     "phone.jpg": (encoded(noise("RGB"), "MPO", save_all=True, append_images=[noise("L")], exif=turned()), None),
     "turned.png": (encoded(noise("LA"), "PNG", exif=turned(5)), None),
@@ -163,40 +158,30 @@ def test_a_photo_of_many_pixels_is_decoded_at_a_part_of_its_size(tmp_path: Path,
     assert open_image(file, longest=1344).size == (896, 1344)
     Image.new("RGB", (400, 300)).save(file)
     assert open_image(file, most=30_000).size == (200, 150)
-    assert "at most 116,000 in all" in complaint(file, most=29_000)
+    assert open_image(file, longest=200).size == (200, 150) and open_image(file, longest=900).size == (400, 300)
+    assert "at most 116,000 in all" in refusal(file, most=29_000)
     huge = tmp_path / "huge.jpg"
     Image.new("L", (8100, 8000)).save(huge)
-    assert f"at most {JPEG_PIXELS * MAX_PIXELS:,} in all" in complaint(huge)
-
-
-def test_a_picture_is_shrunk_to_what_is_asked_for_and_never_enlarged(tmp_path: Path):
-    file = tmp_path / "drawing.png"
-    Image.new("P", (3000, 1500)).save(file)
-    assert open_image(file, longest=1000).size == (1000, 500)
-    assert open_image(file, longest=4000).size == open_image(file).size == (3000, 1500)
-    picture = Image.new("RGB", (3000, 1500))
-    assert open_image(picture, longest=1000).size == (1000, 500) and picture.size == (3000, 1500)
+    assert f"at most {JPEG_PIXELS * MAX_PIXELS:,} in all" in refusal(huge)
 
 
 # ------------------------------------------------------------------------------------------------------- arrays
 
 BYTES = RNG.integers(0, 256, (41, 33, 4), np.uint8)
-ARRAYS: dict[str, tuple[Any, Pixels]] = {
-    "grey": (BYTES[..., 0], rgb_of(BYTES[..., 0])),
-    "one channel": (BYTES[..., :1], rgb_of(BYTES[..., 0])),
-    "grey and alpha": (BYTES[..., 2:], by_transformers(Image.fromarray(BYTES[..., 2:]))),
-    "colours": (BYTES[..., :3], BYTES[..., :3]),
-    "colours and alpha": (BYTES, by_transformers(Image.fromarray(BYTES))),
-    "every other": (BYTES[::-2, ::2, :3], BYTES[::-2, ::2, :3]),
-}
+ARRAYS: list[tuple[Any, Pixels]] = [
+    (BYTES[..., 0], rgb_of(BYTES[..., 0])),
+    (BYTES[..., :1], rgb_of(BYTES[..., 0])),
+    (BYTES[..., 2:], by_transformers(Image.fromarray(BYTES[..., 2:]))),
+    (BYTES, by_transformers(Image.fromarray(BYTES))),
+    (BYTES[::-2, ::2, :3], BYTES[::-2, ::2, :3]),
+]
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_an_array_is_a_picture(name: str) -> None:
-    array, expected = ARRAYS[name]
-    assert np.asarray(open_image(array)).tolist() == expected.tolist()
-    assert [one.size for one in open_media([array, None, array])] == [expected.shape[1::-1]] * 2
-    assert [one.size for one in open_media(array)] == [expected.shape[1::-1]]
+def test_an_array_is_a_picture() -> None:
+    for array, expected in ARRAYS:
+        assert np.asarray(open_image(array)).tolist() == expected.tolist()
+        assert [one.size for one in open_media([array, None, array])] == [expected.shape[1::-1]] * 2
+        assert [one.size for one in open_media(array)] == [expected.shape[1::-1]]
 
 
 TEXT = PngImagePlugin.PngInfo()
@@ -215,12 +200,10 @@ ADDRESSES = (
           for one in ADDRESSES for kind in (str, Path)),
         ("no.png", "no image file at no.png"),
         (Path("/tmp"), "no image file at /tmp"),
-        ("x" * 9999, "no image file at " + "x" * 9999),
         ("a\0b", "no image file at a\0b"),
         (17, "a picture cannot be of the type int: give a path, bytes, a binary file, an array or Pillow's"),
         (io.StringIO("x"), "a picture cannot be of the type StringIO: give a path, bytes, a binary file"),
         (b"", NO_PICTURE),
-        (b"I am a text.\n", NO_PICTURE),
         (b"%PDF-1.4 ...", NO_PICTURE),
         (b"\x89PNG\r\n\x1a\n", "the image "),
         (claiming(40, 40), "the image cannot be read as an image"),
@@ -233,11 +216,10 @@ ADDRESSES = (
         (np.zeros(9), f"the image is an array of float64 with the shape (9,): {NUMBERS}"),
         (np.zeros((0, 9)), f"the image is an array of float64 with the shape (0, 9): {NUMBERS}"),
         (np.zeros((8, 8, 5), np.uint8), f"the image is an array of uint8 with the shape (8, 8, 5): {NUMBERS}"),
-        (np.array([["a"]]), f"the image is an array of <U1 with the shape (1, 1): {NUMBERS}"),
     ],
 )  # fmt: skip
 def test_what_is_no_picture_is_refused_in_one_line(source: Any, line: str, tmp_path: Path) -> None:
-    assert complaint(source).startswith(line)
+    assert refusal(source).startswith(line)
     if isinstance(source, bytes):
         (tmp_path / "x.png").write_bytes(source)
-        assert complaint(tmp_path / "x.png").startswith(line.replace("the image", "x.png"))
+        assert refusal(tmp_path / "x.png").startswith(line.replace("the image", "x.png"))

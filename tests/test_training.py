@@ -1,4 +1,4 @@
-"""The training loop resumes exactly, the losses are what they say, and the recipe's stages fit together."""
+"""Texts and labels of the toy recipe, its losses by what transformers computes, and that its stages fit together."""
 
 import copy
 import json
@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
-from support.amount import sample
-from support.distilling import distillation_loss
 from transformers import LlavaForConditionalGeneration
 
 from recipes.toy.__main__ import main
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.corpus import (
-    ChatBatches,
     PackedBatches,
     content_ids,
     conversation,
@@ -53,79 +48,11 @@ from recipes.toy.scene import (
 )
 from recipes.toy.train import ASKING_START, TALKING_START, deepen
 from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
-from specllava.distill.config import LoopConfig
 from specllava.distill.losses import IGNORE
-from specllava.distill.train import fit
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.family import tower_features
 from specllava.pair import Pair
 from specllava.prompt import merge_features
-
-
-class Killed(Exception):
-    pass
-
-
-def _run(directory, die_at=None):
-    torch.manual_seed(7)
-    model = torch.nn.Linear(4, 3)
-    seen = []
-
-    def batches(number):
-        generator = torch.Generator().manual_seed(number)
-        return {"x": torch.randn(8, 4, generator=generator), "number": torch.tensor(number)}
-
-    def losses(module, batch):
-        seen.append(int(batch["number"]))
-        if die_at is not None and len(seen) > die_at:
-            raise Killed
-        return {"loss": module(batch["x"]).square().mean()}
-
-    config = LoopConfig(steps=9, learning_rate=0.1, warmup=2, checkpoint_every=2)
-    fit("test", model, losses, batches, config, directory, Accelerator(cpu=True))
-    return model, seen
-
-
-@pytest.mark.parametrize("die_at", sample([3, 1, 2, 5, 8], 2))
-def test_a_killed_run_continues_to_the_same_weights(tmp_path, die_at):
-    whole, _ = _run(tmp_path / "whole")
-    with pytest.raises(Killed):
-        _run(tmp_path / "killed", die_at)
-    resumed, seen = _run(tmp_path / "killed")
-    assert seen[0] == die_at // 2 * 2  # it goes on behind the last checkpoint, not from the start
-    assert torch.equal(whole.weight, resumed.weight)
-    assert torch.equal(whole.bias, resumed.bias)
-
-
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(tmp_path):
-    def losses(module, batch):
-        scale = float("nan") if int(batch["number"]) == 3 else 1.0
-        return {"loss": module(torch.ones(2, 4)).mean() * scale}
-
-    def batches(number):
-        return {"number": torch.tensor(number)}
-
-    config = LoopConfig(steps=9, learning_rate=0.1, warmup=2, checkpoint_every=2)
-    with pytest.raises(FloatingPointError, match="step 3"):
-        fit("nan", torch.nn.Linear(4, 1), losses, batches, config, tmp_path, Accelerator(cpu=True))
-    assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == 2
-
-
-def test_losses_read_answers_only_and_agree_with_the_definition():
-    torch.manual_seed(0)
-    draft, target = torch.randn(2, 6, 5, dtype=torch.float64), torch.randn(2, 6, 5, dtype=torch.float64)
-    labels = torch.randint(0, 5, (2, 6))
-    labels[0, :3] = labels[1, :4] = IGNORE
-    answers = [(row, place) for row in range(2) for place in range(1, 6) if labels[row, place] != IGNORE]
-    ce = torch.stack([-F.log_softmax(draft[r, p - 1], -1)[labels[r, p]] for r, p in answers]).mean()
-    p = [F.softmax(target[r, place - 1], -1) for r, place in answers]
-    q = [F.softmax(draft[r, place - 1], -1) for r, place in answers]
-    kl = torch.stack([(a * (a.log() - b.log())).sum() for a, b in zip(p, q, strict=True)]).mean()
-    loss, shown = distillation_loss(draft, target, labels, 0.3)
-    assert loss.item() == pytest.approx(0.7 * ce.item() + 0.3 * kl.item(), rel=1e-5)
-    assert shown.item() == pytest.approx(kl.item(), rel=1e-5)
-    draft[0, :2] += 100.0  # predicts no answer token: must not matter
-    assert distillation_loss(draft, target, labels, 0.3)[0].item() == pytest.approx(loss.item(), rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -145,24 +72,23 @@ def test_training_text_is_what_the_chat_template_gives(processor, index):
     assert answers == "".join(f" {turn.answer}</s>" for turn in turns)
 
 
-def test_batches_are_a_function_of_their_number(processor):
-    first = ChatBatches(processor, 2, 4)
-    again = ChatBatches(processor, 2, 4)
-    _ = first(3)
-    for number in (40, 17):
-        for key, value in first(number).items():
-            assert torch.equal(value, again(number)[key])
-
-
 def test_no_training_scene_holds_a_held_out_combination():
     assert not any(thing.combination in HELD_OUT for n in range(3000) for thing in sample_scene(n).things)
     assert all(len(sample_scene(n, "held-out").held_out_things) == 1 for n in range(3000))
 
 
-def test_patch_labels_name_every_object_where_it_is_drawn():
+def test_patch_labels_name_every_object_where_it_is_drawn(processor):
+    hints = Hints(processor.tokenizer, 64)
+    cells = {digit: cell for cell, digit in hints.digits.items()}
     for seed in range(100):
         scene = sample_any_scene(seed)
-        labels = patch_labels(scene, 64)
+        labels, spots, told = patch_labels(scene, 64), shown_at(scene, 8), sample_scene(seed)
+        for thing, names in zip(shown_at(told, 8), hints.name_patches(told).tolist(), strict=True):
+            if thing is None:
+                assert names[-1] == IGNORE
+                assert names[0] == first_tokens(processor.tokenizer, [told.place])[told.place]
+            else:
+                assert cells[names[2]] == (thing.column, thing.row)
         shown = {
             (KINDS[kind], COLOURS[colour], SIZES[size], *CELLS[cell])
             for kind, colour, size, cell in zip(*(labels[name].tolist() for name in OBJECT_CLASSES), strict=True)
@@ -175,7 +101,6 @@ def test_patch_labels_name_every_object_where_it_is_drawn():
         bare = np.asarray(draw_scene(replace(scene, things=()), 128), dtype=int)
         changed = np.abs(np.asarray(draw_scene(scene, 128), dtype=int) - bare).max(-1) > 8
         changed = changed.reshape(8, 16, 8, 16).mean((1, 3)).flatten()  # [patches], share of pixels
-        spots = shown_at(scene, 8)
         for thing in scene.things:
             assert max(share for share, spot in zip(changed, spots, strict=True) if spot == thing) > 0.3
         free = (labels["kind"] == ABSENT).numpy()
@@ -229,33 +154,6 @@ def test_a_packed_row_teaches_what_its_talks_teach_alone(processor, looking, num
             assert batch["input_ids"][row][mine].tolist() == ids[-int(mine.sum()) :]
             assert batch["labels"][row][mine].tolist() == labels[-int(mine.sum()) :]
             assert torch.allclose(states[row][mine], alone[-int(mine.sum()) :], atol=1e-9)
-
-
-def test_hints_say_what_slots_show_and_which_cell_is_spoken_of(processor):
-    tokenizer = processor.tokenizer
-    hints = Hints(tokenizer, 64)
-    digit = {tokenizer.encode(str(number), add_special_tokens=False)[0]: cell for number, cell in enumerate(CELLS, 1)}
-    assert len(digit) == len(CELLS)
-    told_at_all = looks = 0
-    for index in range(150):
-        scene = sample_scene(index)
-        by_cell = {(thing.column, thing.row): thing for thing in scene.things}
-        shown = hints.name_patches(scene)
-        for thing, names in zip(shown_at(scene, 8), shown.tolist(), strict=True):
-            if thing is None:
-                assert names[-1] == IGNORE and names[0] == first_tokens(tokenizer, [scene.place])[scene.place]
-            else:
-                assert digit[names[2]] == (thing.column, thing.row)
-        _, labels = encode_chat(tokenizer, list_objects(scene, random.Random(index)), 64)
-        told = hints.name_cells(scene, labels)
-        for place, wanted in enumerate(told[:-1]):
-            if wanted != IGNORE:
-                thing = by_cell[digit[wanted]]
-                names = first_tokens(tokenizer, [thing.colour, thing.kind])
-                assert labels[place + 1] in names.values()
-                told_at_all += 1
-        looks += 2 * len(scene.things)
-    assert told_at_all >= 0.95 * looks  # colour and kind of every object, but for words that begin alike
 
 
 def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(processor):
@@ -434,16 +332,8 @@ def test_a_draft_reads_its_slots_before_its_first_layer(processor, looking):
     assert all(weight.grad is None for weight in eyes.parameters())
 
 
-@pytest.fixture
-def fresh_accelerate():
-    """accelerate keeps the first precision of a process: neither this test nor those behind it take another's."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
 @pytest.mark.night
-@pytest.mark.usefixtures("fresh_accelerate")
+@pytest.mark.usefixtures("own_precision")
 def test_the_recipe_makes_a_pair_that_loads_and_decodes(tmp_path):
     command = ["train", "--output", str(tmp_path), "--tiny"]
     assert main(command) == 0

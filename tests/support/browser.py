@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,10 @@ from urllib.parse import urlsplit
 
 VIEWPORT = {"width": 1280, "height": 720}
 PATIENCE = 60_000  # milliseconds; a busy machine is slow, and only a failure waits for so long
-HOSTILE = {5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>"}
+HOSTILE = {
+    5: ' <img src=x onerror="window.hacked=1">', 8: " ${6*7}", 9: " {{value}}", 11: " `<b>x</b>",
+    14: " </script><script>window.hacked=1</script>", 15: " <!--",
+}  # fmt: skip
 ALIVE = ".stage.alive .plot .main-svg"
 FINISHED = "document.querySelector('.spoken').textContent.startsWith('Answer complete')"
 
@@ -53,12 +57,15 @@ class Visit:
 
     def step(self, number: int, phase: str) -> None:
         """Go to a step, from 1, and one of its phases."""
-        self.page.evaluate("""([step, phase]) => {
+        self.page.evaluate(
+            """([step, phase]) => {
           const input = document.querySelector(".slide input");
           input.value = step - 1;
           input.dispatchEvent(new Event("input"));
           document.querySelector(`.phase [data-phase=${phase}]`).click();
-        }""", [number, phase])
+        }""",
+            [number, phase],
+        )
 
     def close(self) -> None:
         """Leave; a tab in a browser's own profile must have left nothing there."""
@@ -72,7 +79,13 @@ class Visit:
 
 
 Visitor = Callable[..., Visit]
-SavedPages = Callable[..., Visit]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[str] = ("light", "dark")) -> None:

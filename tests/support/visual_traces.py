@@ -7,19 +7,12 @@ Both lanes say the same text unless a test asks for a difference.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
-import time
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 
-from recipes.toy.draw import draw_scene
-from recipes.toy.scene import sample_scene
 from specllava.config import DecodingConfig
-from specllava.models.images import Pictures, open_media
 from specllava.spec_decode.loop import clip
 from specllava.trace import (
     SCHEMA_VERSION,
@@ -33,8 +26,7 @@ from specllava.trace import (
     TargetView,
     Verification,
 )
-from specllava.tree import DraftTree, Pruned
-from visual.player.recorded import Recorded, read_recorded
+from specllava.tree import DraftTree
 
 ANSWER = (
     "The picture shows a quiet beach under a clear sunset sky . There are three objects here . On the left side "
@@ -59,53 +51,35 @@ def vocabulary() -> dict[int, str]:
     return texts
 
 
-@dataclass
-class _Grower:
-    """Draws one draft tree around the true continuation."""
-
-    truth: tuple[int, ...]
-    rng: random.Random
-    config: DecodingConfig
-    lures: tuple[int, ...]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    entropies: list[float | None] = field(default_factory=list)
-    on_truth: list[bool] = field(default_factory=list)
-
-    def add(self, token: int, parent: int, probability: float, on_truth: bool) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.log_probs.append(math.log(probability) if parent >= 0 else 0.0)
-        self.entropies.append(None)
-        self.on_truth.append(on_truth)
-        return len(self.tokens) - 1
-
-    def grow(self, root: int) -> DraftTree:
-        frontier = [self.add(root, -1, 1.0, True)]
-        for depth in range(self.config.depth):
-            grown: list[int] = []
-            for node in frontier[: self.config.width]:
-                unsure = self.rng.random() < 0.4
-                entropy = self.rng.uniform(0.55, 1.9) if unsure else self.rng.uniform(0.01, 0.45)
-                self.entropies[node] = round(entropy, 4)
-                count = min(self.config.max_branches, math.ceil(math.exp(entropy))) if unsure else 1
-                grown += self._children(node, depth, count, unsure)
-            frontier = [n for n in grown if len(self.tokens) < self.config.nodes]
-        return DraftTree(tuple(self.tokens), tuple(self.parents), tuple(self.log_probs), tuple(self.entropies))
-
-    def _children(self, node: int, depth: int, count: int, unsure: bool) -> list[int]:
-        wanted = self.truth[depth] if self.on_truth[node] and depth + 1 < len(self.truth) else None
-        lures = self.rng.sample([i for i in self.lures if i != wanted], count)
-        right = wanted is not None and self.rng.random() < (0.8 if unsure else 0.92)
-        place = self.rng.choice([0, 0, 1]) if right and count > 1 else 0
-        probability, left, made = 0.0, 1.0, []
-        for i in range(min(count, self.config.nodes + 1 - len(self.tokens))):
-            probability = left * self.rng.uniform(0.45, 0.6) if unsure else self.rng.uniform(0.86, 0.99)
-            left -= probability
-            here = right and i == place
-            made.append(self.add(wanted if here and wanted is not None else lures[i], node, probability, here))
-        return made
+def _tree(
+    truth: tuple[int, ...], root: int, rng: random.Random, config: DecodingConfig, lures: Sequence[int]
+) -> tuple[DraftTree, list[bool]]:
+    """A draft tree around the true continuation, and which nodes are on it."""
+    tokens, parents, log_probs, on_truth, frontier = [root], [-1], [0.0], [True], [0]
+    entropies: list[float | None] = [None]
+    for depth in range(config.depth):
+        grown: list[int] = []
+        for node in frontier[: config.width]:
+            unsure = rng.random() < 0.4
+            entropy = rng.uniform(0.55, 1.9) if unsure else rng.uniform(0.01, 0.45)
+            entropies[node] = round(entropy, 4)
+            count = min(config.max_branches, math.ceil(math.exp(entropy))) if unsure else 1
+            wanted = truth[depth] if on_truth[node] and depth + 1 < len(truth) else None
+            guesses = rng.sample([token for token in lures if token != wanted], count)
+            if wanted is not None and rng.random() < (0.8 if unsure else 0.92):
+                guesses[rng.choice([0, 0, 1]) if count > 1 else 0] = wanted
+            left = 1.0
+            for token in guesses[: config.nodes + 1 - len(tokens)]:
+                chance = left * rng.uniform(0.45, 0.6) if unsure else rng.uniform(0.86, 0.99)
+                left -= chance
+                grown.append(len(tokens))
+                tokens.append(token)
+                parents.append(node)
+                log_probs.append(math.log(chance))
+                entropies.append(None)
+                on_truth.append(token == wanted)
+        frontier = grown if len(tokens) < config.nodes else []
+    return DraftTree(tuple(tokens), tuple(parents), tuple(log_probs), tuple(entropies)), on_truth
 
 
 def _step(truth: tuple[int, ...], root: int, rng: random.Random, config: DecodingConfig) -> StepTrace:
@@ -114,9 +88,8 @@ def _step(truth: tuple[int, ...], root: int, rng: random.Random, config: Decodin
         tree, accepted = DraftTree.only_root(root), []
     else:
         ids = {text.strip(): i for i, text in vocabulary().items()}
-        grower = _Grower(truth, rng, config, tuple(ids[word] for word in LURES))
-        tree = grower.grow(root)
-        accepted = [n for n in range(1, len(tree)) if grower.on_truth[n]][: len(truth) - 1]
+        tree, on_truth = _tree(truth, root, rng, config, [ids[word] for word in LURES])
+        accepted = [n for n in range(1, len(tree)) if on_truth[n]][: len(truth) - 1]
     view = _view(tree, truth, accepted, rng)
     verdict = Verification(tuple(accepted), truth[len(accepted)])
     levels = 0 if len(tree) == 1 else max(tree.depths())
@@ -139,9 +112,7 @@ def _view(tree: DraftTree, truth: tuple[int, ...], accepted: list[int], rng: ran
     return TargetView(choices, probs, tuple(round(rng.uniform(0.8, 6.0), 4) for _ in choices), seen, ranks)
 
 
-def _lane(
-    lane: str, ids: tuple[int, ...], config: DecodingConfig, rng: random.Random, image: str | None
-) -> DecodeTrace:
+def _lane(lane: str, ids: tuple[int, ...], config: DecodingConfig, rng: random.Random) -> DecodeTrace:
     prefill = Prefill(92, ids[0], 3.2, 0.006, 0.013, 0.002 if lane == "speculative" else 0.0)
     steps, said = [], 1
     while said < len(ids):
@@ -152,25 +123,24 @@ def _lane(
     ended: FinishReason = "eos" if ids[-1] == END else "length"
     question = "Describe this image in detail."
     return DecodeTrace(
-        lane, SETTING, config, question, image, prefill, tuple(steps), ended, text, texts, (END,),
+        lane, SETTING, config, question, None, prefill, tuple(steps), ended, text, texts, (END,),
         schema_version=SCHEMA_VERSION,
     )  # fmt: skip
 
 
 def synthetic_race(
-    seed: int = 0, config: DecodingConfig | None = None, image: str | None = None, answer: str = ANSWER,
-    parted_at: int | None = None,
-) -> dict[str, DecodeTrace]:  # fmt: skip
+    seed: int = 0, config: DecodingConfig | None = None, parted_at: int | None = None
+) -> dict[str, DecodeTrace]:
     """Both lanes of one race; the speculative one decodes with ``config``, and has another word at ``parted_at``."""
     config = config or DecodingConfig()
     by_text = {text.strip(): i for i, text in vocabulary().items()}
-    ids = (*(by_text[word] for word in answer.split()), END)[: config.max_new_tokens]
+    ids = (*(by_text[word] for word in ANSWER.split()), END)[: config.max_new_tokens]
     others = ids if parted_at is None else (*ids[:parted_at], by_text["wide"], *ids[parted_at + 1 :])
     rng = random.Random(seed)
     alone = replace(config, drafter="none")
     return {
-        "target-only": _lane("target-only", ids, alone, rng, image),
-        "speculative": _lane("speculative", others, config, rng, image),
+        "target-only": _lane("target-only", ids, alone, rng),
+        "speculative": _lane("speculative", others, config, rng),
     }
 
 
@@ -191,12 +161,6 @@ def hand_made(
     )
 
 
-def pruned_after_root(step: StepTrace) -> StepTrace:
-    """The step with two guesses after its root that were not sent."""
-    unused = [token for token in vocabulary() if token not in step.tree.tokens][-2:]
-    return replace(step, pruned=tuple(Pruned(0, token, math.log(0.03)) for token in unused))
-
-
 def first_steps(trace: DecodeTrace, count: int) -> DecodeTrace:
     """The run as it stood after ``count`` steps."""
     return replace(trace, steps=trace.steps[:count], finish_reason="stopped")
@@ -205,97 +169,6 @@ def first_steps(trace: DecodeTrace, count: int) -> DecodeTrace:
 def retexted(trace: DecodeTrace, texts: dict[int, str]) -> DecodeTrace:
     """The same run with other words for some token ids: hostile ones, for instance."""
     return replace(trace, texts={**trace.texts, **texts})
-
-
-@dataclass(frozen=True)
-class FakeEvent:
-    """What a race yields: the fields of a ``RaceEvent``, plus the whole run it belongs to."""
-
-    lane: str
-    item: Prefill | StepTrace
-    clock: float
-    finished: bool
-    whole: DecodeTrace
-
-
-class FakeLane(NamedTuple):
-    """What a race is made of: its prompt, its options, whether the target alone runs beside it."""
-
-    image: Pictures
-    messages: str
-    config: DecodingConfig
-    both: bool = False
-
-    def with_target_only(self) -> list[FakeLane]:
-        return [self._replace(both=True)]
-
-
-@dataclass(frozen=True)
-class FakeBackend:
-    """Races synthetic runs: the prompt chooses the seed, ``pace`` is the seconds that one event takes.
-
-    NoDraft drafts where the configuration says so. Empty prompts are refused as by the real one.
-    """
-
-    pace: float = 0.0
-    info: RunInfo = SETTING
-    nodes: int | None = None
-    sees: bool = True
-    closed: list[str] = field(default_factory=list)
-
-    def lane(self, image: Pictures, messages: str, config: DecodingConfig) -> FakeLane:
-        return FakeLane(image, messages, config)
-
-    def race(self, lanes: Sequence[FakeLane]) -> Generator[FakeEvent]:
-        image, messages, config, both = lanes[0]
-        if not messages.strip():
-            raise ValueError("the prompt is empty")
-        sizes = [f"{one.width} x {one.height} pixels" for one in open_media(image)]
-        runs = synthetic_race(sum(map(ord, messages)), config, ", ".join(sizes))
-        runs = {name: replace(run, prompt=messages) for name, run in runs.items()}
-        if config.drafter == "none":
-            del runs["speculative"]
-        elif not both:
-            del runs["target-only"]
-        return self._events(runs, messages)
-
-    def _events(self, lanes: dict[str, DecodeTrace], prompt: str) -> Generator[FakeEvent]:
-        clocks = dict.fromkeys(lanes, 0.0)
-        left: dict[str, list[Prefill | StepTrace]] = {name: [run.prefill, *run.steps] for name, run in lanes.items()}
-        try:
-            while left:
-                name = min(left, key=clocks.__getitem__)
-                item = left[name].pop(0)
-                clocks[name] += item.total if isinstance(item, Prefill) else item.seconds.total
-                time.sleep(self.pace)
-                finished = not left[name]
-                if finished:
-                    del left[name]
-                yield FakeEvent(name, item, clocks[name], finished, lanes[name])
-        finally:
-            self.closed.append(prompt)
-
-    def collect(self, events: Iterable[FakeEvent]) -> dict[str, DecodeTrace]:
-        runs: dict[str, list[FakeEvent]] = {}
-        for event in events:
-            runs.setdefault(event.lane, []).append(event)
-        return {name: first_steps(run[0].whole, len(run) - 1) for name, run in runs.items()}
-
-
-def synthetic_recorded(folder: Path, count: int = 1) -> list[Recorded]:
-    """Recorded races with their pictures, written to ``folder`` as the real ones lie in ``assets/examples``."""
-    made = []
-    for seed in range(count):
-        path = folder / f"race-{seed}.png"
-        draw_scene(sample_scene(seed + 3), 256).save(path)
-        lanes = synthetic_race(seed + 1, image=path.name)
-        drawn = tuple(pruned_after_root(step) for step in lanes["speculative"].steps)
-        lanes["speculative"] = replace(lanes["speculative"], steps=drawn)
-        parts = {"image": path.name, "target_only": json.loads(lanes["target-only"].to_json()),
-                 "speculative": json.loads(lanes["speculative"].to_json())}  # fmt: skip
-        path.with_suffix(".json").write_text(json.dumps(parts))
-        made.append(read_recorded(path.with_suffix(".json")))
-    return made
 
 
 def synthetic_grounding(config: DecodingConfig) -> Generator[DecodeTrace]:
