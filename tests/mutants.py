@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant("X2", "specllava/engine/engine.py",
            "self.position_offset = 0 if positions is None else int(",
            "self.position_offset = 0 if True else int(",
-           "test_cache_and_memory.py::test_passes_go_on_with_the_offset_of_the_family"),
+           "test_families.py::test_a_tree_pass_scores_each_path_as_alone[qwen2_vl]"),
     Mutant("X3", "specllava/engine/engine.py",
            "slots[None] < self.window",
            "slots[None] <= self.window",

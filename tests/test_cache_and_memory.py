@@ -31,7 +31,6 @@ from specllava.engine import cuda_graphs
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
-from specllava.models.families import Llava
 from specllava.models.memory import estimate
 from specllava.models.options import PassesName
 from specllava.models.tokens import Detokenizer
@@ -119,33 +118,6 @@ def test_a_committed_branch_leaves_what_its_tokens_alone_would_have_left(seed: i
     assert storage == [slab.data_ptr() for slab in engine.cache.slabs]
     assert (engine.cache.labels, engine.cache.positions) == (alone.cache.labels, alone.cache.positions)
     close((cached(engine), engine.cache.states_from(0)), (cached(alone), alone.cache.states_from(0)))
-
-
-class Shifted(Llava):
-    """A family whose pictures take fewer or more positions than slots, as those with two-dimensional positions do."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-    def prefill_positions(self, model: PreTrainedModel, input_ids: Tensor, features: Any) -> Tensor:
-        return torch.arange(input_ids.shape[1])[None] + self.offset
-
-
-@pytest.mark.parametrize(("kind", "offset"), [("llama", -3), ("qwen2", 5)])
-@torch.inference_mode()
-def test_passes_go_on_with_the_offset_of_the_family(kind: str, offset: int):
-    """A prompt with other positions than its passes would rotate keys and queries apart."""
-    model, tree = decoder(kind, 0), models.random_tree(1)
-    engine = Engine.of(model, CAPACITY, LAYERS)
-    engine.decoder.family = Shifted(offset)
-    engine.prefill(torch.tensor([TEXT]), None)
-    states = engine.forward(Batch.of_tree(tree, len(TEXT))).states.clone()
-    engine.commit(len(TEXT), [0])
-    last = engine.forward(Batch([9])).states
-    branches = [[tree.tokens[step] for step in tree.path(node)] for node in range(len(tree))]
-    for branch, state in zip([*branches, [tree.tokens[0], 9]], [*states, last[0]], strict=True):
-        ids = [*TEXT, *branch]
-        close(state, whole_pass(model, ids, position_ids=torch.arange(offset, offset + len(ids))[None])[1][-1])
 
 
 # ------------------------------------------------------------------------------------------------ prompts

@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints, families, models
-from support.amount import ALL
-from support.chats import check_last
-from support.families import AGREEMENTS, FAMILIES, KINDS, TEXTS, WINDOW, WORDS, Layout
+from support.amount import ALL, sample
+from support.families import AGREEMENTS, FAMILIES, KINDS, TEXTS, WORDS, Layout
 from support.family_proofs import ALONE, FAST, chat_of, check_generate, check_speculation, own_inputs, said
 from support.refusals import complaint
-from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -32,23 +30,21 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PaliGemmaConfig,
-    Qwen2Config,
     Qwen3_5Config,
 )
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from benchmarks.shared.random_settings import random_settings
 from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
-from specllava.chat import Chat
 from specllava.cli.main import main
 from specllava.distill.new_draft import init_draft
 from specllava.engine.decoders import Batch
-from specllava.engine.engine import AttentionMasks, Engine, visible_in_prefill
+from specllava.engine.engine import Engine
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.families import family_of
-from specllava.models.language_model import FULL, SLIDING, check_decoder, layer_types
+from specllava.models.language_model import FULL, layer_types
 from specllava.models.memory import size_of
 from specllava.models.options import DTypeName
 from specllava.models.tokens import resize_vocabulary
@@ -56,8 +52,6 @@ from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.tree import DraftTree
 
-# One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
-# embeddings have fewer rows than the target's, and more.
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
 # embeddings have fewer rows than the target's, and more.
 DRAFTS = {
@@ -155,22 +149,6 @@ def test_a_draft_that_reads_states_changes_no_token(pairs, any_family: str, tmp_
         assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
 
 
-def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, any_family: str):
-    """No picture at first, then some in several turns, some of them again, and then without the last two."""
-    pair = pairs(any_family, "near")
-    chat, reused = Chat(pair), 0
-    for question, shown in (("What?", ()), ("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
-        pictures = [checkpoints.picture(number) for number in shown] if pair.family.sees else []
-        trace = chat.ask(question, pictures, FAST)
-        assert trace.prefill.reused_tokens >= reused
-        reused = trace.prefill.reused_tokens
-        check_last(chat)
-    assert reused > 0
-    chat._turns = chat.turns[:2]
-    chat.ask("Why?", None, FAST)
-    check_last(chat)
-
-
 @pytest.mark.parametrize("family", [*checkpoints.FAMILIES, *FAMILIES])
 @torch.inference_mode()
 def test_reading_the_rest_is_reading_the_whole(pairs, family: str):
@@ -202,7 +180,7 @@ def test_reading_the_rest_is_reading_the_whole(pairs, family: str):
 @torch.inference_mode()
 def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
     pair = pairs(family)
-    for seed in range(1, 5) if ALL else (1 + FAMILIES.index(family) % 2, 3):
+    for seed in range(1, 5) if ALL else (1 + FAMILIES.index(family) % 3,):
         prompt, plain = pair.prompt(None, checkpoints.messages(seed)), models.random_tree(seed)
         words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
         tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
@@ -218,6 +196,7 @@ def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
             torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("family", sample(FAMILIES, 3))
 @torch.inference_mode()
 def test_settings_of_the_checkpoint_are_followed(pairs, family: str):
     """As the family's own ``generate`` follows them; image slots count as what was said before."""
@@ -327,66 +306,10 @@ def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
 # ----------------------------------------------------------------------------------------------- decoders
 
 
-@torch.inference_mode()
-def test_a_token_goes_to_experts_by_its_own_state(pairs, made: Made):
-    """Worked out from the stored weights, ``[experts, in, out]``; alone and among others, in each precision."""
-    stored, front = checkpoints.weights_of(made("qwen3_vl_moe")), "model.language_model.layers.0.mlp."
-    names = ("gate.weight", "experts.gate_up_proj", "experts.down_proj")
-    router, inner, outer = (stored[front + name].double() for name in names)
-    states = torch.randn(9, router.shape[1], generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    wanted = torch.zeros_like(states)
-    for state, mixed in zip(states, wanted, strict=True):
-        shares, chosen = (router @ state).softmax(-1).topk(2)
-        for share, number in zip(shares / shares.sum(), chosen.tolist(), strict=True):
-            gate, value = (state @ inner[number]).chunk(2)
-            mixed += share * (torch.nn.functional.silu(gate) * value) @ outer[number]
-    for dtype, error in (("float64", 1e-6), ("float32", 1e-4), ("bfloat16", 0.1)):
-        layer = pairs("qwen3_vl_moe", None, dtype).target.get_decoder().layers[0].mlp
-        read = states.to(getattr(torch, dtype))
-        for rows in (slice(9), slice(4, 5), slice(6, 9)):
-            ours = layer(read[None, rows])[0].double()
-            torch.testing.assert_close(ours, wanted[rows], rtol=error, atol=error * float(wanted.abs().max()))
-
-
 def shown(pair: Pair, *sizes: tuple[int, int]) -> Prompt:
     pictures = [checkpoints.picture(seed).resize(size) for seed, size in enumerate(sizes)]
     parts = [{"type": "image", "image": one} for one in pictures]
     return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": "What is this?"}]}])
-
-
-@torch.inference_mode()
-def logits(pair: Pair, prompt: Prompt, types: Tensor | None) -> Tensor:
-    named = {} if types is None else {"token_type_ids": types}
-    return pair.target(input_ids=prompt.input_ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -1]
-
-
-@torch.inference_mode()
-def test_a_window_and_both_directions_matter_and_the_engine_has_both(pairs):
-    """Guards the proofs of Gemma 3: a picture lies beyond the window, and slots see those behind them."""
-    pair = pairs("gemma3")
-    prompt = shown(pair, (40, 30), (30, 40))
-    marked = prompt.input_ids == pair.target.config.image_token_id
-    assert prompt.length - int(marked[0].nonzero()[3]) > WINDOW == pair.target.config.text_config.sliding_window
-    wanted = logits(pair, prompt, marked.int())
-    read = Engine.of(pair.target, 200).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
-    torch.testing.assert_close(read, wanted, rtol=0, atol=1e-9)
-    assert not torch.allclose(logits(pair, prompt, None), wanted, atol=1e-3)
-    wide = replace(pair, target=copy.deepcopy(pair.target))
-    wide.target.config.text_config.sliding_window = 500
-    assert not torch.allclose(logits(wide, prompt, marked.int()), wanted, atol=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_slots_see_the_run_that_they_lie_in(seed: int):
-    source = torch.Generator().manual_seed(seed)
-    slots = torch.rand(17, generator=source).lt(0.6).numpy()
-    start = int(torch.randint(17, (), generator=source))
-    found = visible_in_prefill(slots, start)
-    assert found.shape == (17 - start, 17)
-    for token in range(start, 17):
-        for column in range(17):
-            between = slots[min(token, column) : max(token, column) + 1]
-            assert found[token - start, column] == (column <= token or bool(between.all()))
 
 
 @torch.inference_mode()
@@ -416,6 +339,8 @@ def test_embeddings_stay_scaled_when_rows_are_cut_or_filled(pairs, size: int):
     resize_vocabulary(draft, "draft", 330, size)
     assert torch.equal(draft.get_input_embeddings()(words), before)
     assert draft.get_output_embeddings()(before[0]).shape == (size,)
+    line = complaint(lambda: resize_vocabulary(draft, "draft", size + 1, size))
+    assert line == f"draft uses {size + 1} tokens, more than the target's {size} rows: no draft can be made of it"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -454,33 +379,6 @@ def test_a_llama_has_no_window_whatever_its_configuration_carries_along():
         engine.truncate(0)
         alone = torch.cat([engine.forward(Batch([token])).logits for token in ids])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
-
-
-MIXED = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 2}  # the first layer sees all
-
-
-def test_masks_of_mixed_layers_come_by_type():
-    config = Qwen2Config(num_hidden_layers=2, **MIXED)
-    masks = AttentionMasks(config, torch.device("cpu"), torch.float32).of(
-        torch.ones(1, 4, dtype=torch.bool).numpy(), [3], [0, 1, 2]
-    )
-    assert isinstance(masks, dict)
-    assert (masks[FULL][0, 0, 0] == 0).tolist() == [True] * 4
-    assert (masks[SLIDING][0, 0, 0] == 0).tolist() == [False, False, True, True]
-
-
-def test_decoders_that_trees_cannot_serve_are_refused():
-    check_decoder("a model", Qwen2Config(num_hidden_layers=2, **MIXED))
-    for name, value, words in (
-        ("layer_types", ["full_attention", "linear_attention"], "has linear_attention layers"),
-        ("layer_types", ["chunked_attention", "full_attention"], "has chunked_attention layers"),
-        ("rope_parameters", {"rope_type": "longrope", "rope_theta": 1e4}, "embeddings of type longrope"),
-        ("rope_parameters", {"full_attention": {"rope_type": "longrope"}}, "embeddings of type longrope"),
-    ):
-        config = Qwen2Config(num_hidden_layers=2)
-        setattr(config, name, value)
-        line = complaint(lambda config=config: check_decoder("a model", config))
-        assert line.startswith("a model has ") and words in line
 
 
 # ----------------------------------------------------------------------------------------------- language models

@@ -17,14 +17,13 @@ import torch.nn.functional as F
 from support import models
 from support.random_passes import SLOTS, Operations, llama, run_passes
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from specllava.engine.cpu import FEWEST_ROWS, PackedWeights, can_pack, fastest_threads
 from specllava.engine.cuda_graphs import CudaGraphs
 from specllava.engine.decoders import Batch, LanguageModel, PassInputs
 from specllava.engine.engine import Engine
 from specllava.engine.kv_cache import KVCache
-from specllava.engine.llama_layers import run_norm
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -54,20 +53,6 @@ def test_logits_keys_and_values_have_the_bits_of_transformers_own_layers(dtype: 
             own, theirs = (Engine.of(model, SLOTS, graphs=graphs) for _ in range(2))
             theirs.decoder._run_layers = call_layers.__get__(theirs.decoder)
             assert all(map(torch.equal, run_passes(own, seed), run_passes(theirs, seed)))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@torch.inference_mode(False)
-def test_a_norm_has_the_bits_of_transformers_own_and_learns_alike(dtype: torch.dtype):
-    for seed in range(12):
-        torch.manual_seed(seed)
-        norm = LlamaRMSNorm(int(torch.randint(4, 4200, ())), 1e-5).to(dtype).eval()
-        nn.init.normal_(norm.weight)
-        states = (10 ** float(torch.randn(())) * torch.randn(1, 7, len(norm.weight))).to(dtype).requires_grad_()
-        own, theirs = run_norm(norm, states), norm(states)
-        assert torch.equal(own, theirs)
-        (one, same) = (torch.autograd.grad(each.float().square().sum(), norm.weight)[0] for each in (own, theirs))
-        torch.testing.assert_close(one, same)
 
 
 def count_operations(engine: Engine) -> int:

@@ -31,10 +31,9 @@ from specllava.models import memory as weighing
 from specllava.models.checkpoint import INDEX, Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
-from specllava.models.families import FAMILIES
 from specllava.models.family import Family
-from specllava.models.language_model import LANGUAGE_MODELS, parse_device
-from specllava.models.memory import estimate, quantization_config, size_of
+from specllava.models.language_model import parse_device
+from specllava.models.memory import estimate, quantization_config, unquantized
 from specllava.models.presets import draft_hint
 from specllava.pair import Pair
 
@@ -181,15 +180,11 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         f"a pointer: {name}": (
             _write(name, POINTER), f'has a git-lfs pointer in place of {name}: run "git lfs pull" there, or download it'
         )
-        for name in (
-            FIRST, SECOND, INDEX, "config.json", "generation_config.json", "tokenizer.json",
-            "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "processor_config.json",
-            "preprocessor_config.json", "chat_template.json", "chat_template.jinja",
-        )
+        for name in (SECOND, INDEX, "config.json", "tokenizer.json", "preprocessor_config.json", "chat_template.jinja")
     },
     **{
         f"{content!r}: {name}": (_write(name, content), f"has a {name} of {len(content)} {NO_OBJECT}{why}")
-        for name in ("config.json", "generation_config.json", "tokenizer.json", "processor_config.json", INDEX)
+        for name in ("config.json", "tokenizer.json", INDEX)
         for content, why in ((b"", "Expecting value: line 1"), (b"{", "Expecting property"), (b"[]", "it holds"))
     },
     "an index of nothing": (_write(INDEX, b"{}"), "has a model.safetensors.index.json without weight_map"),
@@ -274,7 +269,7 @@ def test_two_threads_load_one_after_the_other(root: Path, monkeypatch: pytest.Mo
     assert most[0] == 1 and PreTrainedModel.tie_weights is tie and torch.get_default_dtype() == torch.float32
 
 
-@pytest.mark.parametrize("padding", range(0, 64, 8))
+@pytest.mark.parametrize("padding", [0, 8, 40])
 def test_weights_begin_at_aligned_addresses_whatever_the_length_of_the_header(tmp_path: Path, padding: int):
     """Spaces are appended to the header: the data begins that many bytes later."""
     saved = models.target()
@@ -289,16 +284,6 @@ def test_weights_begin_at_aligned_addresses_whatever_the_length_of_the_header(tm
     read += checkpoint.tensors("model.vision_tower").values()
     assert {weight.data_ptr() % 64 for weight in read} == {0}
     assert all(torch.equal(one, expected[name]) for name, one in loaded.state_dict().items())
-
-
-def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path, tmp_path: Path):
-    odd = without(root, tmp_path, lambda directory: (directory / "config.json").write_text('{"model_type": "gpt2"}'))
-    line = complaint(lambda: Pair.load(odd, name="x", device="cpu"))
-    *names, last = (family.name for family in FAMILIES)
-    assert line == (
-        f"models of type gpt2 are not known as targets: {', '.join(names)} and {last} are, and without pictures"
-        f" {', '.join(LANGUAGE_MODELS)}"
-    )
 
 
 def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
@@ -344,20 +329,12 @@ def test_a_damaged_checkpoint_costs_one_line(root: Path, tmp_path: Path, capsys,
     assert "SPECLLAVA_DEBUG" not in told[0]  # foreseen, and told with the place
 
 
-DEVICES = {
-    **{
-        name: f"unknown device {name!r}: use auto, cpu, cuda or cuda:N"
-        for name in ("meta", "tpu", "xla", "vulkan", "banana")
-    },
-    "cuda:99": f"device cuda:99 is not there: {torch.cuda.device_count()} GPUs are available",
-    "mps": "unknown device 'mps': use auto, cpu, cuda or cuda:N",
-}
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_a_device_that_cannot_hold_a_model_is_refused(root: Path, name: str):
+def test_a_device_that_cannot_hold_a_model_is_refused(root: Path):
     """``meta`` was taken for a device, and failed in the middle of loading."""
-    assert complaint(lambda: Pair.load(root / "target", device=name)) == DEVICES[name]
+    lines = {name: f"unknown device {name!r}: use auto, cpu, cuda or cuda:N" for name in ("meta", "mps", "banana")}
+    lines["cuda:99"] = f"device cuda:99 is not there: {torch.cuda.device_count()} GPUs are available"
+    for name, line in lines.items():
+        assert complaint(lambda name=name: Pair.load(root / "target", device=name)) == line
     assert parse_device("auto").type in ("cpu", "cuda")
 
 
@@ -398,18 +375,6 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
     assert needed.caches == held
     assert needed.total == sum(taken) + held
     assert len(told) == 1 and str(needed) in told[0]
-
-
-def test_the_estimate_of_llava_7b_is_about_what_is_known_of_it():
-    """14.1 GB of half-precision weights, and 2.1 GB of cache for 4096 tokens."""
-    text = LlamaConfig(vocab_size=32064, max_position_embeddings=4096)
-    build = (LlavaForConditionalGeneration, LlavaConfig(text_config=text))
-    whole = estimate(build, None, torch.float16)
-    assert whole.target == pytest.approx(14.13e9, rel=0.01)
-    assert size_of(*build).column == 2 * 32 * 4096
-    assert whole.caches == (4096 + DecodingConfig().nodes + 1) * whole.column == (4096 + 21) * 2 * 32 * 4096 * 2
-    eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
-    assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
 
 
 def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
@@ -513,7 +478,11 @@ def test_a_target_whose_weights_lie_on_disk_until_they_run_says_the_same(root: P
 
 
 def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
-    cpu = torch.device("cpu")
+    """Of LLaVA-1.5-7B the language model alone would shrink, from 14.1 GB."""
+    cpu, build = torch.device("cpu"), (LlavaForConditionalGeneration, LlavaConfig(text_config=LlamaConfig(32064)))
+    eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
+    assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
+    assert unquantized(models.target()) == ["model.vision_tower", "model.multi_modal_projector", "lm_head"]
     assert quantization_config("none", cpu) is None
     for scheme in ("int8", "int4"):
         line = complaint(lambda scheme=scheme: quantization_config(scheme, cpu))

@@ -13,7 +13,6 @@ import pytest
 import torch
 from support import checkpoints, models
 from support.chats import SHORT
-from support.distilling import LLAVA_HF
 from support.families import KINDS, TEXT_KINDS
 from support.refusals import complaint
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -49,7 +48,7 @@ TEMPLATES: dict[str, tuple[str, Form, Form]] = {  # template, and what it reads 
     "a text or parts": (EACH + "{% if m.content is string %}({{ m.content }}){% else %}{% set content = m.content %}"
                         + PART + "{% endif %}" + END, str, str),
     "system as a text": (SYSTEM_TEXT, list, str),
-    "llava": (LLAVA_HF, list, list), "llava_next": (checkpoints.TEMPLATES["llava_next"], list, list),
+    **{name: (template, list, list) for name, template in checkpoints.TEMPLATES.items()},
     **{name: (TEXT_KINDS[name].template, str, str) for name in ("qwen2", "llama", "mistral", "gemma3_text", "phi3")},
     **{name: (KINDS[name].template, list, list) for name in ("llava_onevision", "internvl", "idefics3", "smolvlm",
                                                              "qwen2_vl", "qwen3_vl", "gemma3")},

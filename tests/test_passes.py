@@ -21,7 +21,7 @@ import torch
 from hypothesis import given
 from support import models
 from support.amount import ALL, sample
-from support.fake_cuda import REFUSAL, FakeCuda, HostReadError, host_reads
+from support.fake_cuda import REFUSAL, FakeCuda, host_reads
 from support.marked_device import mark_model, marked_device
 from support.random_passes import SLOTS, Operations, llama, run_passes
 from torch import Tensor, nn
@@ -129,19 +129,6 @@ def test_passes_of_any_width_run_and_the_capacity_is_the_limit():
 # -------------------------------------------------------------------------------------------------- whole answers
 
 
-@pytest.mark.parametrize("method", [*RULES, "prompt-lookup", "none"])
-def test_answers_of_captured_passes_are_those_of_whole_forward_passes(method: str, monkeypatch: pytest.MonkeyPatch):
-    """Without any cache, in float64."""
-    cuda, seed = FakeCuda(monkeypatch), len(method) % 2
-    chosen = {"rule": method} if method in RULES else {"rule": "topk", "drafter": method}
-    pair, config = captured(models.pair("mixed", seed)), replace(SHORT, **chosen, max_new_tokens=models.LONGEST)
-    for number in (seed, 2 + seed):
-        trace = pair.run(Lane.of(config, models.prompt(number, seed)))
-        assert trace.token_ids == models.expected(number, seed, models.LONGEST)
-        assert trace.setting.passes == "graphs"
-    assert cuda.replays > 20
-
-
 @contextmanager
 def tokens_read(draft: Any) -> Iterator[list[int]]:
     """Tokens of every pass through a draft's first layer, as the layer itself is given them."""
@@ -172,6 +159,7 @@ def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkey
         for other in others:
             _, *steps = other.race([Lane.of(config, prompt)])
             assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
+            assert other.pass_mode == ("padded" if other is others[0] else "graphs")
 
 
 @pytest.mark.parametrize(("rule", "drafter"), [*zip(RULES, cycle(("model", "eagle3", "vispec"))), ("topk", "none")])
@@ -369,7 +357,7 @@ def test_the_first_branch_goes_down_the_first_children(tree: DraftTree):
 def test_every_slot_of_both_lanes_has_the_same_bits_in_half_precision():
     """In bfloat16, over drafters, rules and seeds, greedy and sampled: not the tokens alone."""
     faster, runner = 0, random_pairs(torch.bfloat16)
-    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 18):
+    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 26):
         asked, prompt = runner._asked(case)
         (plain, slots, alone), (emitted, others, passes) = (
             decode_exactly(exactly(asked), prompt, one.config) for one in (case.alone, case)
@@ -458,21 +446,6 @@ def test_a_capture_that_fails_is_reported_and_tried_once_more_and_then_passes_ar
     assert capture_all(graphs, "cd", calls.append) == [False, False] and calls[6:] == [*"cccc"]
     assert (graphs.captured, graphs.failure, graphs.capturing) == (2, cuda.reason[:160], False)
     assert len(caplog.records) == 4 and "which is slower" in caplog.text
-
-
-def test_captures_here_refuse_what_no_graph_can_do(monkeypatch: pytest.MonkeyPatch):
-    FakeCuda(monkeypatch)
-    readings: tuple[Callable[[Tensor], Any], ...] = (
-        lambda logits: logits.tolist(), lambda logits: logits.sum().item(), lambda logits: logits[logits > 1],
-        Tensor.nonzero, lambda logits: torch.tensor([1.0]),
-    )  # fmt: skip
-    for reading in readings:
-        engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=True))
-        engine.forward(Batch([3, 4]))
-        plain = engine.decoder.logits
-        engine.decoder.logits = lambda states, read=reading, plain=plain: (read(plain(states)), plain(states))[1]
-        with pytest.raises(HostReadError, match="a pass asks the host by"):
-            engine.forward(Batch([3]))
 
 
 def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:

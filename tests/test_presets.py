@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from support.families import Layout, write_checkpoint, write_text_model
 from support.refusals import complaint
 
 from specllava.cli.commands import listing
-from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import save
@@ -24,7 +22,6 @@ from specllava.models.memory import ENOUGH, estimate
 from specllava.models.options import DraftReading
 from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
 from specllava.pair import Pair
-from visual.player.recorded import read_recorded
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
@@ -162,28 +159,6 @@ def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(stored:
     assert (pair.target_name, pair.draft_vision) == ("vicuna-7b-v1.3", "states")
     traces = pair.compare(None, "What is there?", SHORT)
     assert traces["speculative"].token_ids == traces["target-only"].token_ids
-
-
-def test_what_is_not_downloaded_costs_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    checkpoints.picture(1).save(tmp_path / "picture.png")
-    command = ["generate", "--preset", NEXT, "--image", str(tmp_path / "picture.png"), "--prompt", "What?"]
-    assert main(command) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("specllava: no directory llava-hf/llava-v1.6-vicuna-7b-hf here, and the hub gave no such")
-
-
-def test_the_guide_opens_with_three_commands_that_make_a_race(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Installation apart, which other tests resolve, and the page, which would be served until somebody stops it."""
-    section = GUIDE.read_text(encoding="utf-8").split("### LLaVA-1.5-7B with a published draft")[1].split("\n#")[0]
-    install, race, view = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)[0].splitlines()
-    assert install == "pip install -r requirements.txt" and view == "python -m specllava trace view race.json"
-    monkeypatch.chdir(tmp_path)
-    checkpoints.picture(1).save(tmp_path / "photo.jpg")
-    assert main([*shlex.split(race)[3:], "--max-new-tokens", "8"]) == 0
-    assert "identical" in capsys.readouterr().out and read_recorded(tmp_path / "race.json").speculative
-    assert "**Untried:**" in section
 
 
 # ----------------------------------------------------------------------------------------------- published sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -266,29 +266,6 @@ def test_a_shaped_tree_has_its_shape_and_the_best_guesses(draft: Draft, rule: st
         if rule == "fixed":  # level by level until the nodes are used up
             assert len(family) == min(left, (widest, 2, 1)[level] if level < min(depth, 3) else 0)
             left -= len(family)
-
-
-@given(drafts, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
-def test_topk_keeps_the_most_probable_subtree(draft: Draft, depth: int, width: int, nodes: int):
-    """Of everything that the beam saw, no other set of nodes closed under parents has a larger sum of probabilities."""
-    config = DecodingConfig(rule="topk", depth=depth, width=width, nodes=nodes)
-    tree = grown(draft, config).tree
-    everything = grown(Draft(draft.guess), dataclasses.replace(config, nodes=256)).tree
-    assert sum(map(math.exp, tree.scores()[1:])) == pytest.approx(max(closed_sums(everything, nodes)), abs=1e-5)
-
-
-def closed_sums(tree: DraftTree, nodes: int) -> Iterator[float]:
-    """Sum of probabilities of every subset of at most ``nodes`` nodes that holds each node's parent."""
-    chances = [math.exp(score) for score in tree.scores()]
-
-    def extend(node: int, chosen: frozenset[int], total: float) -> Iterator[float]:
-        yield total
-        for later in range(node, len(tree)):
-            if len(chosen) < nodes and tree.parents[later] in chosen | {0}:
-                yield from extend(later + 1, chosen | {later}, total + chances[later])
-
-    return extend(1, frozenset(), 0.0)
 
 
 @pytest.mark.parametrize(("depth", "top_k", "total"), [(5, 10, 59), (3, 8, 30), (7, 10, 60), (2, 3, 9)])

@@ -17,7 +17,6 @@ from support import models
 from support.amount import sample
 from support.chances import (
     EXACT,
-    WRONG,
     Prefix,
     Shape,
     World,
@@ -236,17 +235,6 @@ def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
     assert tally(world, grower, verify_drawn).off(world) < EXACT
 
 
-def test_a_drawn_child_must_not_be_dropped_for_its_token():
-    """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
-
-    def grower(chance: SeededRandom) -> DraftTree:
-        tokens = draw_children(RANDOM.draft(()), 2, chance)
-        return make_tree([max(tokens, key=lambda token: float(RANDOM.draft(())[token]))], [0])
-
-    assert tally(RANDOM, grower, verify_drawn).off(RANDOM) > WRONG
-    assert tally(RANDOM, grower, coupled).off(RANDOM) < EXACT
-
-
 class Refusing(SeededRandom):
     """Refuses even what is certain, as rounding may refuse what should be."""
 
@@ -262,21 +250,6 @@ def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int):
     verdict = verify_drawn(make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1]), probs, probs, chance)
     assert verdict.accepted == ()
     assert probs[0, verdict.bonus_token] > 0
-
-
-@pytest.mark.parametrize("count", range(5))
-def test_children_are_drawn_without_replacement(count: int):
-    probs = World(0, vocabulary=4, top_k=3).target(())
-    total = 0.0
-    for tokens, weight in outcomes(lambda chance: draw_children(probs, count, chance)):
-        assert len(tokens) == len(set(tokens)) == min(count, 3)
-        left, expected = 1.0, 1.0
-        for token in tokens:
-            expected *= float(probs[token]) / left
-            left -= float(probs[token])
-        assert weight == pytest.approx(expected, abs=EXACT)
-        total += weight
-    assert total == pytest.approx(1.0, abs=EXACT)
 
 
 def test_what_the_verifiers_refuse():
@@ -378,23 +351,3 @@ def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int)
                 assert draw.draft_prob and draw.acceptance == min(1.0, draw.target_prob / draw.draft_prob)
 
 
-@pytest.mark.parametrize("kind", ["drawn", "narrow"])
-def test_after_a_refusal_the_next_draw_uses_the_residual(tiny: Pair, kind: str) -> None:
-    """Of the words that both records name: what was left of p and q, scaled to one, is what comes next."""
-    met = 0
-    for seed in SEEDS:
-        for step in run(tiny, kind, seed).steps:
-            for before, after in pairwise(step.draws):
-                if before.accepted or before.node != after.node:
-                    continue
-                rest = {
-                    token: max(p - q, 0.0)
-                    for token, p, q in zip(before.tokens, before.target_probs, before.draft_probs, strict=True)
-                }
-                seen = dict(zip(after.tokens, after.target_probs, strict=True))
-                both = [token for token in rest if rest[token] > 1e-4 and token in seen]
-                ratios = [seen[token] / rest[token] for token in both]
-                assert ratios == pytest.approx([ratios[0]] * len(ratios), rel=1e-2) if ratios else True
-                assert seen.get(before.token, 0.0) == 0.0
-                met += len(both) > 1
-    assert met > 20
