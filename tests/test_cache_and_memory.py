@@ -31,7 +31,6 @@ from specllava.engine import cuda_graphs
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
 from specllava.engine.pool import KVCaches
-from specllava.models.memory import estimate
 from specllava.models.options import PassesName
 from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
@@ -121,29 +120,6 @@ def test_a_committed_branch_leaves_what_its_tokens_alone_would_have_left(seed: i
 
 
 # ------------------------------------------------------------------------------------------------ prompts
-
-
-@given(st.integers(0, 200), st.integers(0, 200), st.sampled_from([(), (0,), (1,), (0, 1), (1, 0), (0, 0)]))
-@settings(max_examples=15)
-@torch.inference_mode()
-def test_reading_the_rest_is_reading_the_whole(length: int, other: int, shown: Shown):
-    """Logits, states and caches, after cuts anywhere: in the text, before a picture, before the last token."""
-    pair, text = models.pair(None), "the cat sat on a red mat in the sun and " * 5
-    first, second = (
-        chats.prompt_of(pair, (0, 1), text[: length + 1] + "!"),
-        chats.prompt_of(pair, shown, text[: other + 1]),
-    )
-    used, fresh = (Engine.of(pair.target, 400, (1, -1)) for _ in range(2))
-    used.prefill(first.input_ids, first.features, first.image_keys)
-    used.forward(Batch([5, 6, 7]))
-    rest, whole = (one.prefill(second.input_ids, second.features, second.image_keys) for one in (used, fresh))
-    output = pair.target(input_ids=second.input_ids, **second.image_inputs, use_cache=False, output_hidden_states=True)
-    states = torch.cat([output.hidden_states[layer][0] for layer in (1, -1)], dim=-1)
-    close((rest.logits, rest.states), (output.logits[0, -1], states))
-    assert (whole.reused, used.cache.length, used.cache.labels) == (0, second.length, fresh.cache.labels)
-    close(cached(used), cached(fresh))
-    slots = (second.input_ids[0, : rest.reused] == pair.target.config.image_token_id).sum()
-    assert slots % models.RECIPE.image_tokens == 0 and rest.reused <= second.length - 1
 
 
 @torch.inference_mode()
@@ -477,21 +453,6 @@ def test_a_turn_without_states_computes_none_and_the_next_reads_what_they_lack(n
     with_states, prompt = chat._caches.target(0, pair.draft.config.state_layers), pair.prompt(None, chat.messages[:5])
     assert 0 < last.prefill.reused_tokens < first.prefill.prompt_tokens + len(first.token_ids)
     assert with_states.cache.labels[: prompt.length] == slot_labels(pair, prompt)
-
-
-@pytest.mark.parametrize("name", ["eagle, pruned", "eagle3"])
-def test_the_estimate_counts_keys_values_and_states_of_both_models(name: str):
-    pair = runner().pair(0, name)
-    chat = Chat(pair)
-    chat.ask(QUESTIONS[0], models.picture(0), DecodingConfig(max_new_tokens=4))
-    target, draft = pair.target.config.text_config, pair.draft.config
-    verifying, reading = chat._caches.target(0, draft.state_layers), chat._caches.draft(0)
-    both = 2 * 8 * target.hidden_size  # bytes of a slot's keys and values in a layer
-    slot = target.num_hidden_layers * both + 8 * len(draft.state_layers) * target.hidden_size
-    own = draft.num_hidden_layers * both + 8 * draft.hidden_size
-    assert chat._caches.nbytes == verifying.cache.capacity * slot + reading.cache.capacity * own
-    needed = estimate(*[(type(model), model.config) for model in (pair.target, pair.draft)], torch.float64)
-    assert needed.caches == chat._caches.nbytes
 
 
 def test_a_chat_counts_earlier_turns_as_generate_does():

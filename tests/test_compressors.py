@@ -28,7 +28,7 @@ from specllava.config import DecodingConfig
 from specllava.engine.decoders import entry_labels, prompt_entries
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.compressor import Compressor, Operator, add_compressor, build_operator
-from specllava.models.drafts.draft_vlm import DraftLlava, save
+from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft, FeatureDraftConfig, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import load_feature_draft
 from specllava.models.options import KINDS, CompressorConfig, CompressorKind, OperatorName
@@ -348,13 +348,3 @@ def test_a_draft_vlm_reads_the_first_slots_of_each_picture_and_the_target_all(ki
     torch.testing.assert_close(merged[own.input_ids[0] == marker], wanted)
 
 
-def test_a_draft_vlm_is_saved_and_loaded_with_its_compressor(tmp_path: Path):
-    asked = vlm_pair("conv")
-    save(copy.deepcopy(asked.draft), asked.processor, tmp_path / "draft", torch.float64)
-    again = replace(asked, draft=None).with_draft(tmp_path / "draft")
-    assert again.draft is not None and again.draft.config.compressor == asked.draft.config.compressor
-    config = DecodingConfig(max_new_tokens=12, depth=3)
-    trees = []
-    for each in (asked, again):
-        trees.append([step.tree.tokens for step in decode(each, each.prompt(models.picture(0), "What?"), config).steps])
-    assert trees[0] == trees[1]

@@ -25,23 +25,6 @@ LAUNCH = [
     "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
     "--dynamo_backend=no", "--main_process_port=0", "--module", "specllava",
 ]  # fmt: skip
-SPAWNED = (
-    "import multiprocessing, sys; multiprocessing.set_start_method('spawn'); from specllava.cli.main import main;"
-    " sys.exit(main(sys.argv[1:]))"
-)
-FREEING = """
-import psutil
-from specllava.distill.train import release_freed_memory
-resident = psutil.Process().memory_info
-blocks = [bytearray(100_000) for _ in range(5_000)]
-kept = blocks[::10]
-del blocks
-before = resident().rss
-release_freed_memory()
-print(before - resident().rss)
-"""
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     directory = tmp_path_factory.mktemp("night")
@@ -80,15 +63,6 @@ def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(root,
         torch.testing.assert_close(weight, other[name], rtol=1e-2, atol=1e-4)
 
 
-def test_a_run_whose_worker_is_not_forked_is_the_same_run(root, tmp_path):
-    """A worker process that shares no memory, as outside of Linux, is given its batches pickled."""
-    run_python("-c", SPAWNED, *arguments(root, tmp_path / "spawned"))
-    assert main(arguments(root, tmp_path / "forked")) == 0
-    one, other = (Report.read(tmp_path / name / "report.json") for name in ("spawned", "forked"))
-    assert one.curve == other.curve
-    assert same(weights(tmp_path / "spawned" / "last"), weights(tmp_path / "forked" / "last"))
-
-
 def test_a_run_killed_in_the_middle_ends_with_the_same_weights(root):
     """It is a real process, and it is killed for good between two checkpoints."""
     whole, output = root / "whole", root / "killed"
@@ -122,6 +96,3 @@ def test_a_vocabulary_that_fills_three_quarters_of_a_cores_cache_is_no_division_
     run_python("-m", "specllava", *words)
 
 
-def test_freed_memory_goes_back_to_the_system():
-    """Every tenth of many blocks is kept, so what lies between stays without it."""
-    assert int(run_python("-c", FREEING)) > 0.8 * 0.9 * 5_000 * 100_000

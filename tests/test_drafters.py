@@ -24,10 +24,8 @@ from support.models import DraftKind, decode, expected
 from support.refusals import complaint
 
 from specllava.config import DRAFTER_CHOICES, RULES, DecodingConfig
-from specllava.engine.decoders import Batch
-from specllava.engine.engine import Engine, PrefillOutput
+from specllava.engine.engine import PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
 from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder
@@ -293,13 +291,17 @@ def test_a_rule_that_breaks_a_limit_is_refused_and_the_caches_live_on():
     assert (first.first_token, *(token for step in steps for token in step.emitted)) == expected(0, 0, 16)
 
 
-def test_a_rule_may_return_integers_of_another_form():
+def test_rules_and_drafters_may_return_numbers_of_another_form_and_traces_read_back():
     for form in (np.array, torch.tensor, tuple, lambda nodes: [np.int16(node) for node in nodes]):
         frontier, select = (lambda _, level, form=form: form(level[:1])), (lambda _, form=form: form([1, 2]))
         rule = Mine(num_children=np.int64(2), max_children=np.int64(4), frontier=frontier, select=select)
         trace = models.pair("mixed").run(Lane("own", OWN, models.prompt(0), rule=rule))
         assert trace.token_ids == expected(0, 0, 16)
         assert DecodeTrace.from_json(trace.to_json()) == trace and max(step.tree.drafted for step in trace.steps) == 2
+        drafter = Proposing(lambda root, form=form: DraftTree(form([root, 40]), form([-1, 0]), (0, -0.5), (None, 0)))
+        trace = models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=drafter))
+        assert trace.token_ids == expected(0, 0, 16) and DecodeTrace.from_json(trace.to_json()) == trace
+        assert {type(number) for number in (*trace.steps[0].tree.tokens, *trace.steps[0].tree.parents)} == {int}
 
 
 def test_a_rule_that_does_not_fit_its_drafter_or_drawn_children_is_refused():
@@ -363,49 +365,3 @@ def test_a_drafter_is_refused_that_proposes_what_cannot_be_verified_or_recorded(
         assert re.match(f"the drafter Proposing proposes {line}", said), said
 
 
-FORMS: tuple[Make, ...] = (
-    lambda root: DraftTree(np.array([root, 40]), np.array([-1, 0]), np.array([0.0, -0.5], np.float32), (None, 0)),
-    lambda root: DraftTree(torch.tensor([root, 40]), torch.tensor([-1, 0]), [0, -0.5], (None, torch.tensor(0))),
-)
-
-
-def test_numbers_of_another_form_are_taken_and_the_trace_reads_back():
-    for tree in FORMS:
-        trace = models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=Proposing(tree)))
-        assert trace.token_ids == expected(0, 0, 16) and DecodeTrace.from_json(trace.to_json()) == trace
-        first = trace.steps[0].tree
-        assert first == DraftTree((trace.prefill.first_token, 40), (-1, 0), (0.0, -0.5), (None, 0.0))
-        assert {type(number) for number in (*first.tokens, *first.parents)} == {int}
-
-
-class TargetItself(Drafter):
-    """Draft a token by a pass of the target, on an engine of its own or on the one that verifies."""
-
-    def __init__(self, pair: Pair, shared: bool) -> None:
-        self._pair, self._shared = pair, shared
-
-    def begin(self, prompt: Prompt, prefill: PrefillOutput, caches: KVCaches) -> None:
-        slots = prompt.length + OWN.max_new_tokens
-        self._engine = caches.target(slots) if self._shared else Engine.of(self._pair.target, slots)
-        self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-
-    def propose(self, root: int, depth: int) -> DraftTree:
-        best = int(self._engine.forward(Batch([root])).logits[-1].argmax())
-        self._tree = DraftTree.chain([root, best][: 1 + depth])
-        return self._tree
-
-    def commit(self, path: Sequence[int], states: object) -> None:
-        for node in path[1:]:
-            self._engine.forward(Batch([self._tree.tokens[node]]))
-
-
-def test_a_drafter_may_run_the_target_but_not_on_the_engine_that_verifies():
-    pair = replace(models.pair(None), passes="padded")
-    caches = KVCaches(pair.engines)
-    for chat in (0, 1, 0):  # the caches serve one answer after the other
-        lane = Lane("own", OWN, models.prompt(chat), drafter=TargetItself(pair, shared=False))
-        trace = models.collected(pair, lane, stream(pair.request(lane, caches)))
-        assert trace.token_ids == expected(chat, 0, 16) and trace.steps[0].verification.accepted == (1,)
-        shared = replace(lane, drafter=TargetItself(pair, shared=True))
-        line = complaint(lambda lane=shared: list(stream(pair.request(lane, caches))))
-        assert line.startswith("the drafter TargetItself ran the engine that verifies: ")

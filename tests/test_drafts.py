@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints, families, family_drafts, random_passes
+from support import checkpoints, families, family_drafts, formats, random_passes
 from support.amount import sample
 from support.checkpoints import IMAGE_ID, PADDED, WORDS, published_name
 from support.distilling import arguments
-from support.engine_loaders import ENGINES, served
 from support.families import FAMILIES
 from support.family_proofs import ALONE, FAST, check_speculation
+from support.formats import IDS
 from support.refusals import complaint
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specllava.cli.main import main
 from specllava.distill.config import FeatureObjective, Objective, Report
@@ -420,29 +420,30 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_what_is_exported_drafts_the_same_and_each_engine_loads_it_whole(
+def test_what_is_exported_drafts_the_same_and_has_eagle3s_own_names(
     name: str, root: Path, deep: Pair, tmp_path: Path
 ) -> None:
-    """Class, fields, names and shapes by a port of its loader; nothing is dropped and nothing is left at random."""
+    """Which both engines read: vLLM numbers states as transformers does, SGLang the layers that give them."""
     out = exported(tmp_path, root, **VARIANTS[name])
     for ours, theirs in zip(drafted(tmp_path / "draft", deep), drafted(out, deep), strict=True):
         assert torch.equal(ours, theirs)
         assert ours.isfinite().any(-1).all() and ours[ours.isfinite()].std() > 0.01
     draft = read_feature_draft(Checkpoint.at(tmp_path / "draft"), deep.target.config)
-    own = draft.config
-    for engine in ENGINES:
-        held = served(out, engine)
-        assert held.states == tuple(own.state_layers)
-        for name_, one in draft.named_parameters():
-            at = name_.replace("layers.0.", "midlayer.") if engine == "sglang" else name_
-            assert torch.equal(held.weights[at], one)
-        if len(draft.d2t) < PADDED:
-            assert held.ids == tuple((draft.d2t + torch.arange(GUESSABLE)).tolist())
-        for field in ("rope_parameters", "rms_norm_eps", "hidden_act", "head_dim", "num_hidden_layers"):
-            ours, theirs = getattr(own, field), getattr(held.config, field)
-            if field == "rope_parameters" and own.mrope_section is not None:
-                ours = ours | {"mrope_section": own.mrope_section, "mrope_interleaved": own.mrope_interleaved}
-            assert theirs == ours, field
+    own, weights, settings = draft.config, checkpoints.weights_of(out), config_of(out)
+    names = {*formats.published(formats.EAGLE3, formats.random_weights(formats.EAGLE3, 0))}
+    names |= {"embed_tokens.weight"} if own.own_embeddings else set()
+    assert weights.keys() == names - (set() if own.draft_vocab_size else {"d2t", "t2d"})
+    assert all(torch.equal(weights[at.replace("layers.0.", "midlayer.")], one) for at, one in draft.named_parameters())
+    if own.draft_vocab_size:
+        assert torch.equal(weights["t2d"].nonzero()[:, 0], weights["d2t"] + torch.arange(GUESSABLE))
+    assert (settings["architectures"], settings[IDS]) == (["LlamaForCausalLMEagle3"], list(own.state_layers))
+    assert settings["eagle_config"][IDS] == [one - 1 for one in own.state_layers]
+    held = LlamaConfig(**{field: value for field, value in settings.items() if field != "model_type"})
+    for field in ("rope_parameters", "rms_norm_eps", "head_dim", "draft_vocab_size", "target_hidden_size"):
+        ours, theirs = getattr(own, field), getattr(held, field)
+        if field == "rope_parameters" and own.mrope_section is not None:
+            ours = ours | {"mrope_section": own.mrope_section, "mrope_interleaved": own.mrope_interleaved}
+        assert theirs == ours, field
 
 
 def test_layers_whose_numbers_fit_both_ways_of_counting_are_settled_by_the_other_list(
@@ -451,7 +452,7 @@ def test_layers_whose_numbers_fit_both_ways_of_counting_are_settled_by_the_other
     out = exported(tmp_path, root, **EAGLE3 | {"state_layers": [one + 1 for one in USUAL]})
     assert load_feature_draft(Checkpoint.at(out), deep.target).config.state_layers == [one + 1 for one in USUAL]
     settings = config_of(out)
-    del settings["eagle_aux_hidden_state_layer_ids"], settings["eagle_aux_layer_semantics"]
+    del settings[IDS], settings["eagle_aux_layer_semantics"]
     checkpoints.write(out / "config.json", settings)
     assert "eagle_config" in complaint(lambda: load_feature_draft(Checkpoint.at(out), deep.target))
 
@@ -478,14 +479,12 @@ def test_a_draft_for_any_family_is_exported(family: str, tmp_path: Path) -> None
     ("variant", "told"),
     [
         ({}, "its format is eagle: distil one with --drafter eagle3"),
-        ({"compressor": {"kind": "pool"}}, "its format is eagle: distil one with --drafter eagle3"),
-        ({"format": "msd"}, "its format is msd: distil one with --drafter eagle3"),
         ({"format": "vispec"}, "its format is vispec: distil one with --drafter eagle3"),
         (EAGLE3 | {"hidden_act": "gelu"}, "engines have silu alone: distil one"),
         (EAGLE3 | {"qkv_bias": True}, "have biases, which engines leave out: distil one"),
-        (EAGLE3 | {"attention_bias": True}, "have biases, which engines leave out: distil one"),
-        (EAGLE3 | {"mlp_bias": True}, "have biases, which engines leave out: distil one"),
         (EAGLE3 | {"num_hidden_layers": 2}, "it has 2 layers: hand on the files"),
+        (EAGLE3 | {"qk_norm": True, "fc_bias": True}, "it has norms of queries and keys and a bias of fc: hand on"),
+        (EAGLE3 | {"draft_vocab_size": None, "own_head": False}, "it has no head of its own: hand on the files"),
         (EAGLE3 | {"norm_before_residual": True, "norm_output": True}, "norm_before_residual and norm_output: hand on"),
         (EAGLE3 | {"state_layers": [2, 4]}, "3 of the hidden states 1 to 7, and it reads [2, 4]: distil one"),
         (EAGLE3 | {"state_layers": [2, 4, 8]}, "3 of the hidden states 1 to 7, and it reads [2, 4, 8]: distil one"),

@@ -26,7 +26,6 @@ from specllava.chat import Chat
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.distill.export import export_draft
 from specllava.distill.new_draft import check_teachable
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, sizes_of
@@ -450,14 +449,3 @@ def test_a_directory_that_is_neither_is_refused(target, tmp_path: Path):
         assert line in complaint(lambda asked=asked: target().with_draft(llama, **asked))
 
 
-@pytest.mark.parametrize(
-    ("of", "what"),
-    [
-        ("speculators, qwen3", "norms of queries and keys"),
-        ("eagle3, biased", "a bias of fc"),
-        ("eagle3, the target's head", "no head of its own"),
-    ],
-)
-def test_what_export_does_not_write_is_refused_and_not_left_out(made, tmp_path: Path, of: str, what: str):
-    assert what in complaint(lambda: export_draft(made(of), made("llava"), tmp_path / "out"))
-    assert not (tmp_path / "out").exists()

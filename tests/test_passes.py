@@ -15,7 +15,6 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -23,7 +22,7 @@ from support import models
 from support.amount import ALL, sample
 from support.fake_cuda import REFUSAL, FakeCuda, host_reads
 from support.marked_device import mark_model, marked_device
-from support.random_passes import SLOTS, Operations, llama, run_passes
+from support.random_passes import SLOTS, llama, run_passes
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
@@ -306,41 +305,6 @@ def test_passes_run_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):
 
 def exactly(pair: Pair) -> Pair:
     return replace(pair, passes="padded", exact=True)
-
-
-def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(monkeypatch: pytest.MonkeyPatch):
-    """The same operations on the same shapes; a verified node has the slot that it has in the text."""
-    kinds: dict[GraphRunner, set[Any]] = {}
-    call, run = GraphRunner._call, GraphRunner.run
-
-    def watch(runner: GraphRunner, *args: Any) -> None:
-        with Operations() as operations:
-            call(runner, *args)
-        kinds.setdefault(runner, set()).add(tuple(operations.computing))
-
-    def place(runner: GraphRunner, batch: Batch, start: int, positions: Any, reduction: Any) -> Any:
-        if runner.min_rows == EXACT_ROWS:
-            count = len(batch.tokens)
-            assert list(positions) == list(range(start, start + count))
-            assert batch.visible is None or np.array_equal(batch.visible, np.tri(count, start + count, start))
-            widths.append(count)
-        return run(runner, batch, start, positions, reduction)
-
-    pair, prompt = models.pair("mixed"), models.prompt(0)
-    config = replace(SHORT, nodes=200, max_new_tokens=models.LONGEST)
-    for one, same in ((exactly(pair), True), (replace(pair, passes="padded"), False)):
-        _ = one.engines  # has checked itself
-        lanes, widths = [], list[int]()
-        with monkeypatch.context() as patched:
-            patched.setattr(GraphRunner, "_call", watch)
-            patched.setattr(GraphRunner, "run", place)
-            for drafter in ("none", "model"):
-                request = one.request(Lane.of(replace(config, drafter=drafter), prompt))
-                *_, _ = models.stream(request)
-                assert tuple(request.emitted) == models.expected(0, 0, models.LONGEST)
-                lanes.append(kinds[request.engine.runner])
-                kinds.clear()
-        assert (lanes[0] == lanes[1] and len(lanes[0]) == 1) == same == (max(widths, default=0) > 1)
 
 
 @given(models.trees())

@@ -19,8 +19,7 @@ from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.memory import ENOUGH, estimate
-from specllava.models.options import DraftReading
-from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
+from specllava.models.presets import NO_FIGURES, draft_hint, presets
 from specllava.pair import Pair
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
@@ -83,20 +82,6 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
     assert kind(load_pair(PairOptions(preset=MSD, device="cpu", draft_format="eagle"))) == "eagle"
     line = complaint(lambda: Pair.from_preset(EAGLE, draft_format="eagle3", device="cpu"))
     assert "has the keys of format eagle, not of eagle3" in line
-
-
-@pytest.mark.parametrize(
-    ("draft", "asked", "expected"),
-    [
-        (None, DraftReading(), ("own", DraftReading("msd", (0, 1, 2)))),
-        (None, DraftReading("eagle"), ("own", DraftReading("eagle", (0, 1, 2)))),
-        (None, DraftReading(None, (-1,), 5e6), ("own", DraftReading("msd", (-1,), 5e6))),
-        ("other", DraftReading(), ("other", DraftReading())),
-        ("other", DraftReading("vispec"), ("other", DraftReading("vispec"))),
-    ],
-)
-def test_what_a_preset_knows_is_of_its_own_draft_and_of_no_other(draft, asked, expected) -> None:
-    assert Preset("target", "own", reading=DraftReading("msd", (0, 1, 2))).chosen(draft, asked) == expected
 
 
 # ----------------------------------------------------------------------------------------------- what is named

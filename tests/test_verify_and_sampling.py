@@ -31,7 +31,6 @@ from support.chances import (
     rows,
     tally,
 )
-from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
 from specllava.config import DecodingConfig
@@ -209,16 +208,6 @@ def test_a_sampler_verifies_warped_logits_by_how_the_children_came(seed: int):
     assert verdict == verify_drawn(tree, probs, draft_probs, SeededRandom(seed)) and torch.equal(used, probs)
     assert first.first_token(logits[0]) == SeededRandom(seed).draw(probs[0])
     assert first.reduction is None
-
-
-@pytest.mark.parametrize("shape", [SHAPES["all siblings"], SHAPES["both go on"]])
-def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape):
-    def as_chosen(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: SeededRandom) -> Verification:
-        return verify_drawn(tree, probs, torch.zeros_like(draft_probs), chance)
-
-    by_rule, by_choice = (tally(RANDOM, chosen(RANDOM, shape), verify) for verify in (as_chosen, coupled))
-    assert by_rule.off(RANDOM) < EXACT
-    assert by_rule.accepted == pytest.approx(by_choice.accepted, abs=EXACT)
 
 
 @pytest.mark.parametrize("seed", range(3))
