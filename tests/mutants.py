@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant("P1", "specllava/engine/decoders.py",
            "[cached + depth for depth in tree.depths()]",
            "[cached + node for node in range(len(tree))]",
-           "test_cache_and_memory.py::test_logits_and_states_of_a_tree_are_those_of_each_branch_alone"),
+           "test_families.py::test_a_tree_pass_scores_each_path_as_alone[llava_onevision]"),
     Mutant("X1", "specllava/engine/kv_cache.py",
            "self.states[target] = self.states.index_select(0, source)",
            "self.states[target] = self.states[target]",

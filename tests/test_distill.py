@@ -24,14 +24,7 @@ from recipes.toy.vision import SceneBatches
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
 from specllava.distill import data, losses, train
-from specllava.distill.config import (
-    DistillConfig,
-    FeatureObjective,
-    LoopConfig,
-    Objective,
-    Report,
-    ValidationResult,
-)
+from specllava.distill.config import DistillConfig, FeatureObjective, LoopConfig, Objective, Report, ValidationResult
 from specllava.distill.data import CUT, GROUP, LEFT_OUT, TOO_LONG, UNREADABLE, RowBatches, RowEncoder
 from specllava.distill.losses import IGNORE, TargetTexts, batch_losses, chunked_loss, feature_losses, target_texts
 from specllava.distill.new_draft import init_draft

@@ -50,12 +50,7 @@ from specllava.custom_generate import PAIRS, SEARCHES
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.families import MEDIA
 from specllava.pair import Pair
-from specllava.spec_decode.logits_processing import (
-    APPLIED,
-    OF_SAMPLING,
-    REFUSED,
-    warpers,
-)
+from specllava.spec_decode.logits_processing import APPLIED, OF_SAMPLING, REFUSED, warpers
 from specllava.spec_decode.loop import Lane
 from specllava.spec_decode.rejection_sampler import warp
 from specllava.spec_decode.tree_drafter import TopK

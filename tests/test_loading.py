@@ -88,14 +88,6 @@ def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: P
     assert "prompt-lookup guesses because llava-1.5-7b has no draft" in told.err and "identical" in told.out
 
 
-def test_a_draft_from_a_directory_drafts_for_a_preset_and_for_a_target(hub: Path, root: Path, tmp_path: Path, capsys):
-    for target in (["--preset", "llava-1.5-7b"], ["--target", str(root / "target")]):
-        out = tmp_path / "out.json"
-        assert main(["compare", *asked(root, *target, "--draft", str(root / "draft"), "--json", str(out))]) == 0
-        assert json.loads(out.read_text())["identical"] and "speculation" not in capsys.readouterr().err
-        out.unlink()
-
-
 @pytest.mark.parametrize("what", ["target", "draft"])
 def test_an_id_that_the_hub_does_not_give_costs_one_line(hub: Path, root: Path, capsys, what: str):
     given = {"target": str(root / "target"), "draft": str(root / "draft")} | {what: "nobody/nothing-7b"}

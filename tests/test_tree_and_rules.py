@@ -16,14 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from support.models import trees
 from support.refusals import complaint
 
-from specllava.config import (
-    RULE_CHOICES,
-    DecodingConfig,
-    eagle2_tree,
-    one_line,
-    options_read,
-    short,
-)
+from specllava.config import RULE_CHOICES, DecodingConfig, eagle2_tree, one_line, options_read, short
 from specllava.spec_decode.growth import GrownTree, GrowthLimits, TopTokens, TreeBuilder, grow
 from specllava.spec_decode.rules import RULES, EntropyRule, Shape, best_shape, build_rule, fixed_shape
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree

@@ -16,12 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    LlamaForCausalLM,
-    LlavaForConditionalGeneration,
-    LlavaNextForConditionalGeneration,
-)
+from transformers import AutoConfig, LlamaForCausalLM, LlavaForConditionalGeneration, LlavaNextForConditionalGeneration
 
 from support.models import seeded
 
