@@ -130,7 +130,7 @@ def lane_of(method: str, config: DecodingConfig, prompt: Prompt, choices: int, a
     CHATS, SEEDS, st.sampled_from(models.KINDS), models.configs(), st.none() | st.integers(0, models.LONGEST - 1),
     st.sampled_from((0.0, 0.0, 0.9)), st.integers(0, 10_000),
 )  # fmt: skip
-@settings(max_examples=10)
+@settings(max_examples=8)
 def test_no_method_changes_a_token(
     method: str, chat: int, seed: int, kind: DraftKind, config: DecodingConfig, ending: int | None,
     temperature: float, choices: int,
@@ -152,7 +152,7 @@ def test_no_method_changes_a_token(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("depth", [1, 3, 7])
+@pytest.mark.parametrize("depth", [2, 7])
 def test_of_a_perfect_draft_the_likeliest_branch_is_accepted_whole(rule: str, depth: int):
     config = DecodingConfig(
         rule=rule, depth=depth, nodes=64, min_log_prob=-50.0, max_new_tokens=models.LONGEST, branching=(2,) + (1,) * 7
@@ -205,7 +205,7 @@ def plain_search(text: list[int], longest: int, depth: int) -> list[tuple[int, .
 
 
 @given(texts, st.integers(1, 4), st.integers(0, 6), st.integers(1, 30))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_lookups_tree_is_what_a_plain_search_finds_merged(text: list[int], longest: int, depth: int, nodes: int):
     found = continuations(text, longest, depth)
     assert found == plain_search(text, longest, depth)

@@ -23,9 +23,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    BloomConfig,
+    DeepseekV3Config,
     Llama4Config,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaConfig,
     MistralConfig,
     MistralForCausalLM,
     PaliGemmaConfig,
@@ -421,6 +424,8 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0]
         (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
         (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
         (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
+        (partial(LlavaConfig, text_config=DeepseekV3Config()), "odd has a deepseek_v3 decoder, whose KV cache"),
+        (partial(LlavaConfig, text_config=BloomConfig()), "a bloom decoder is not known here"),
         (("gemma3_text", {"final_logit_softcapping": 30.0}), "odd has final_logit_softcapping 30.0: its"),
         (("phi3", {"rope_scaling": LONG, "original_max_position_embeddings": 64}), "odd has "),
     ],
@@ -433,4 +438,4 @@ def test_a_target_that_trees_cannot_serve_is_refused_and_says_why(made: Made, tm
     else:
         fields = config().to_dict()
     (tmp_path / "odd" / "config.json").write_text(json.dumps(fields, default=str))
-    assert complaint(lambda: Pair.load(tmp_path / "odd", device="cpu")).startswith(why)
+    assert why in complaint(lambda: Pair.load(tmp_path / "odd", device="cpu"))
