@@ -56,24 +56,6 @@ def entries(slots: int, seed: int = 0) -> Tensor:
 # -------------------------------------------------------------------------------------------------- operators
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        *((name, {64: 4, 576: 29, 2880: 144, 1: 1}) for name in ("prune", "pool", "merge")),
-        ("conv", {64: 22, 576: 192, 2880: 960, 1: 1}),
-        ("resampler", {64: 2, 576: 2, 2880: 2, 1: 1}),
-        ("text", {64: 0, 576: 0, 2880: 0, 1: 0}),
-    ],
-)
-def test_an_operator_keeps_as_many_as_its_ratio_says(name: OperatorName, kept: dict[int, int]):
-    """The paper's ratios, for a toy picture, LLaVA's, LLaVA-NeXT's, and one that cannot become shorter."""
-    built = operator(name)
-    for slots, count in kept.items():
-        made = built(entries(slots))
-        assert built.output_length(slots) == count and made.shape == (count, WIDTH)
-        assert count != slots or torch.equal(made, entries(slots))
-
-
 @given(SLOTS, RATIO)
 def test_pruning_spaces_evenly_and_at_random_in_training(slots: int, ratio: int):
     given_, built = entries(slots), operator("prune", prune_ratio=ratio)

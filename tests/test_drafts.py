@@ -380,7 +380,7 @@ def written(directory: Path, **variant: Any) -> Path:
     for name, weight in draft.named_parameters():
         if weight.dim() == 1:  # gains and biases, which begin at ones and zeros
             torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.2)
-    if draft.config.format == "eagle3":
+    if draft.config.format == "eagle3" and draft.config.own_head:
         ids = torch.randperm(PADDED)[: len(draft.d2t)].sort().values
         draft.d2t.copy_(ids - torch.arange(len(ids)))
     draft.save_pretrained(directory)
@@ -432,9 +432,9 @@ def test_what_is_exported_drafts_the_same_and_has_eagle3s_own_names(
     own, weights, settings = draft.config, checkpoints.weights_of(out), config_of(out)
     names = {*formats.published(formats.EAGLE3, formats.random_weights(formats.EAGLE3, 0))}
     names |= {"embed_tokens.weight"} if own.own_embeddings else set()
-    assert weights.keys() == names - (set() if own.draft_vocab_size else {"d2t", "t2d"})
+    assert weights.keys() == names - ({"d2t", "t2d"} if name == "all tokens" else set())
     assert all(torch.equal(weights[at.replace("layers.0.", "midlayer.")], one) for at, one in draft.named_parameters())
-    if own.draft_vocab_size:
+    if name != "all tokens":
         assert torch.equal(weights["t2d"].nonzero()[:, 0], weights["d2t"] + torch.arange(GUESSABLE))
     assert (settings["architectures"], settings[IDS]) == (["LlamaForCausalLMEagle3"], list(own.state_layers))
     assert settings["eagle_config"][IDS] == [one - 1 for one in own.state_layers]

@@ -251,15 +251,6 @@ def test_a_processor_of_another_family_is_refused(made: Made, tmp_path: Path, ow
     assert why in complaint(lambda: Pair.load(odd, device="cpu"))
 
 
-@pytest.mark.parametrize("own", ["idefics3", "smolvlm"])
-def test_tiles_are_counted_as_the_processor_cuts_them(pairs, own: str):
-    """Of every shape: the count that splits a prompt's tiles into pictures is the number of tiles of each picture."""
-    images = pairs(own).processor.image_processor
-    for width, height in [(1, 1), (1, 90), (90, 1), (28, 28), (29, 28), (56, 57), (57, 56), (300, 7), (99, 98), (9, 5)]:
-        cut = images([[checkpoints.picture(0).resize((width, height))]], return_tensors="pt")["pixel_values"]
-        assert max(1, images.get_number_of_image_patches(height, width)[0]) == cut.shape[1]
-
-
 def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
     """Which cannot be built without two more packages; Idefics3's writes the same."""
     processor = pairs("smolvlm").processor

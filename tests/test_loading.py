@@ -198,15 +198,12 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (_only(), "lacks 1 of 1 files of weights, such as model.safetensors: download them"),
     **{
         there: (_only(there), f"such as model.safetensors: convert {there}, by from_pretrained and save_pretrained")
-        for there in ("pytorch_model.bin", "pytorch_model-00001-of-00003.bin", "consolidated.00.pth", "q4.gguf")
+        for there in ("pytorch_model-00001-of-00003.bin", "consolidated.00.pth", "q4.gguf")
     },
-    **{
-        f"{kind} of its authors": (
-            _fields("config.json", model_type=kind, mm_vision_tower="clip"),
-            f"has LLaVA's own layout ({kind} with mm_vision_tower): {WAY}",
-        )
-        for kind in ("llava_llama", "llava_mistral", "llava_qwen", "llava")
-    },
+    "a LLaVA of its authors": (
+        _fields("config.json", model_type="llava_llama", mm_vision_tower="clip"),
+        f"has LLaVA's own layout (llava_llama with mm_vision_tower): {WAY}",
+    ),
     "code of its own": (
         _fields("config.json", model_type="v", auto_map={}),
         f"has model_type 'v' by code of its own (auto_map), which is not run: {WAY}",

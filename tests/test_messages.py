@@ -182,13 +182,6 @@ def test_what_is_no_prompt_is_refused(tiny: Pair, chat: Any, words: str) -> None
         assert words in complaint(lambda picture=picture: tiny.prompt(picture, chat))
 
 
-def test_special_tokens_of_another_tokenizer_are_refused_too(tmp_path: Path) -> None:
-    pair = Pair.load(checkpoints.write_llava(tmp_path / "target"), device="cpu")
-    for token in ("<unk>", "<s>", "</s>", "<pad>"):
-        assert f"contains {token}: special" in complaint(lambda token=token: pair.prompt(None, f"What{token}?"))
-    assert pair.prompt(None, "a < s > b </p> <0x41>").text == "a < s > b </p> <0x41>"
-
-
 def test_what_does_not_fit_is_refused_with_numbers_and_a_way_out(tiny: Pair) -> None:
     """A prompt that just fits is read."""
     prompt = models.prompt(0)

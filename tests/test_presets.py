@@ -97,18 +97,6 @@ def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones
     assert "toy, " in complaint(lambda: Pair.from_preset("?"))
 
 
-def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:
-    drafted = {name: preset for name, preset in presets().items() if not preset.shipped and preset.draft}
-    published = {name: preset for name, preset in drafted.items() if name not in RELATIVES}
-    assert {MSD, EAGLE, NEXT, "llava-1.5-7b-vispec"} <= set(published)
-    for name, preset in published.items():
-        assert preset.measured.startswith(("MMSpec: ", "authors: ", "TensorRT Edge-LLM: ")) and preset.licence
-        of, kind, publisher = re.fullmatch(r"(.+)-(msd|vispec|eagle3?)(-\w+)?", name).groups()
-        assert preset.reading.draft_format == (kind if kind in ("msd", "vispec") else None)
-        assert str(preset.target).split("/")[1].lower().startswith(of.replace("1.6", "v1.6"))
-        assert publisher is None or name.removesuffix(publisher) in published
-
-
 def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
     made = 'make one with "specllava draft init" and name it with --draft'
     for preset in presets().values():

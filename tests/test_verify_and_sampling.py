@@ -17,14 +17,12 @@ from support import models
 from support.amount import sample
 from support.chances import (
     EXACT,
-    Prefix,
     Shape,
     World,
     ahead,
     chosen,
     coupled,
     drawn,
-    grow,
     make_tree,
     outcomes,
     prefix_of,
@@ -208,20 +206,6 @@ def test_a_sampler_verifies_warped_logits_by_how_the_children_came(seed: int):
     assert verdict == verify_drawn(tree, probs, draft_probs, SeededRandom(seed)) and torch.equal(used, probs)
     assert first.first_token(logits[0]) == SeededRandom(seed).draw(probs[0])
     assert first.reduction is None
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
-    world = World(seed, vocabulary=4, draft_top_k=2)
-
-    def pick(prefix: Prefix, count: int, chance: SeededRandom) -> list[int]:
-        tokens = draw_children(world.draft(prefix), count, chance)
-        return tokens + [token for token in range(world.vocabulary) if token not in tokens][: count - len(tokens)]
-
-    def grower(chance: SeededRandom) -> DraftTree:
-        return grow((LEAF, (LEAF,), LEAF), lambda prefix, count: pick(prefix, count, chance))
-
-    assert tally(world, grower, verify_drawn).off(world) < EXACT
 
 
 class Refusing(SeededRandom):
