@@ -46,7 +46,7 @@ def call_layers(self: LanguageModel, ids: Tensor, inputs: PassInputs, cache: KVC
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_logits_keys_and_values_have_the_bits_of_transformers_own_layers(dtype: torch.dtype):
     """Over random shapes, in eager and in padded passes."""
-    for seed in range(8):
+    for seed in range(DTYPES.index(dtype), 16, 4):
         model = llama(seed).to(dtype)
         for graphs in (None, CudaGraphs(CPU, capture=False)):
             own, theirs = (Engine.of(model, SLOTS, graphs=graphs) for _ in range(2))

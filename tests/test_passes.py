@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from itertools import cycle, islice, pairwise
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
 from support import models
 from support.amount import ALL, sample
 from support.fake_cuda import REFUSAL, FakeCuda, host_reads
@@ -40,7 +39,6 @@ from specllava.pair import Pair
 from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane
 from specllava.trace import Prefill, StepTrace
-from specllava.tree import DraftTree
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
@@ -305,17 +303,6 @@ def test_passes_run_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):
 
 def exactly(pair: Pair) -> Pair:
     return replace(pair, passes="padded", exact=True)
-
-
-@given(models.trees())
-def test_the_first_branch_goes_down_the_first_children(tree: DraftTree):
-    branch = tree.first_branch()
-    assert branch == tree.path(branch[-1]) and branch[-1] not in tree.parents
-    assert all(node == tree.parents.index(parent) for parent, node in pairwise(branch))
-    chain = tree.subtree(branch)
-    assert chain.parents == tuple(range(-1, len(branch) - 1))
-    for name in ("tokens", "log_probs", "entropies"):
-        assert getattr(chain, name) == tuple(getattr(tree, name)[node] for node in branch)
 
 
 def test_every_slot_of_both_lanes_has_the_same_bits_in_half_precision():
