@@ -120,19 +120,19 @@ def pairs(made: Made) -> Callable[..., Pair]:
 
 
 def test_target_only_is_the_familys_own_generate(pairs, made: Made, any_family: str):
-    """None, one and three pictures of odd sizes, one and two turns; weights are those that transformers loads."""
+    """Two of none, one and three pictures and two turns, of odd sizes; weights are those that transformers loads."""
     pair = pairs(any_family)
     auto = AutoModelForImageTextToText if pair.family.sees else AutoModelForCausalLM
     weights = auto.from_pretrained(made(any_family), dtype=torch.float64).state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in pair.target.state_dict().items())
-    check_generate(pair, range(10) if ALL else (EVERY.index(any_family) % 3, 3, 4))
+    check_generate(pair, range(10) if ALL else (EVERY.index(any_family) % 3, 3 + EVERY.index(any_family) % 2))
     if ALL:
         check_generate(pairs(any_family, None, "float32"), (3,))
 
 
 def test_speculation_changes_no_token(pairs, any_family: str):
     """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
-    numbers = range(5) if ALL else (1,) if EVERY.index(any_family) % 3 else (0, 2)
+    numbers = range(5) if ALL else (1,) if EVERY.index(any_family) % 5 else (0, 2)
     saved = check_speculation(lambda number: pairs(any_family, tuple(DRAFTS)[number % 3 == 2]), numbers)
     assert saved > 0 or len(numbers) == 1  # on one prompt it may be wrong throughout
     if ALL:

@@ -466,7 +466,8 @@ def test_a_target_whose_weights_lie_on_disk_until_they_run_says_the_same(root: P
 
 def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
     """Of LLaVA-1.5-7B the language model alone would shrink, from 14.1 GB."""
-    cpu, build = torch.device("cpu"), (LlavaForConditionalGeneration, LlavaConfig(text_config=LlamaConfig(32064)))
+    cpu, config = torch.device("cpu"), LlavaConfig(text_config=LlamaConfig(vocab_size=32064))
+    build = (LlavaForConditionalGeneration, config)
     eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
     assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
     assert unquantized(models.target()) == ["model.vision_tower", "model.multi_modal_projector", "lm_head"]
