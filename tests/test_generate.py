@@ -55,7 +55,7 @@ from specllava.spec_decode.loop import Lane
 from specllava.spec_decode.rejection_sampler import warp
 from specllava.spec_decode.tree_drafter import TopK
 
-RUNS = 20 if ALL_CASES else 5  # of each family
+RUNS = 20 if ALL_CASES else 8  # of each family
 LONG = 20
 ALONE = DecodingConfig(drafter="none", max_new_tokens=LONG)
 TREES = {
@@ -175,7 +175,7 @@ def exact(pair: Pair, **options: Any) -> dict[tuple[int, ...], float]:
     return dict(chances)
 
 
-@pytest.mark.parametrize("settings", sample(tuple(CUTOFFS), 3))
+@pytest.mark.parametrize("settings", sample(tuple(CUTOFFS), 2))
 def test_drawn_answers_have_the_probabilities_of_generate(settings: str):
     """Exactly, but for float32, in which ``generate`` computes them."""
     pair = asking(CUTOFFS[settings])
@@ -183,7 +183,8 @@ def test_drawn_answers_have_the_probabilities_of_generate(settings: str):
     assert (wanted == exact(asking({}))) == (settings == "nothing") and len(wanted) > 1
     part = fresh_feature_draft(pair.target, "eagle3", guessable=range(0, models.RECIPE.vocabulary, 3)).double()
     given = {"custom_generate": speculative_generate, "draft": pair.draft, "processor": pair.processor}
-    for lane in (*LANES.values(), LANES["drawn"] | {"draft": part}):  # which guesses a part of the vocabulary
+    partial = [LANES["drawn"] | {"draft": part}] if settings == "nothing" else []  # guesses a part of the vocabulary
+    for lane in (*LANES.values(), *partial):
         ours = exact(pair, **given | lane)
         assert ours.keys() == wanted.keys(), (settings, lane)
         assert sum(abs(ours[answer] - wanted[answer]) for answer in wanted) / 2 < 1e-5, (settings, lane)
@@ -203,7 +204,7 @@ def test_an_answer_ends_at_a_stop_string_wherever_it_is_completed(number: int):
     """Also in the middle of an accepted branch, and where only two tokens together spell it."""
     tokenizer, said, found = models.processor().tokenizer, models.reference(number)[:LONG], 0
     texts = [tokenizer.decode(said[: end + 1]) for end in range(LONG)]
-    for end in sample(range(1, LONG), 7):
+    for end in sample(range(1, LONG), 5):
         stop = texts[end][max(0, len(texts[end]) - 3) :]
         if not stop.strip() or "�" in stop:
             continue
@@ -485,7 +486,7 @@ def test_what_was_loaded_is_kept_while_the_model_lives(made):
 
 # ------------------------------------------------------------------------------------------- the pair that ships
 
-QUESTIONS, SHARE = (*SUGGESTIONS, *DETAIL_PROMPTS), 2  # cases that ask the same of the same picture
+QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
 
 
 @pytest.mark.parametrize("block", sample(range(21), 1))
@@ -502,10 +503,9 @@ def test_the_shipped_pair_says_what_generate_says(shipped, block: int):
     prompt, cold = pair.prompt(picture, question, LONG), replace(warm, temperature=0.0)
     alone, drawn = (pair.run(Lane.of(one, prompt)) for one in (cold, warm))
     assert alone.token_ids == new_tokens(pair.target, inputs, max_new_tokens=LONG)
-    for _ in range(SHARE):
-        own = {"rule": rng.choice(RULES), "depth": rng.randint(1, 10), "width": rng.randint(1, 6)}
-        own |= {"nodes": rng.randint(1, 40), "max_branches": rng.randint(1, 6), "min_log_prob": -50.0}
-        own |= {"entropy_threshold": rng.uniform(0, 2)}
-        for plain, config in ((alone, cold), (drawn, warm)):
-            lane = Lane.of(replace(config, drafter="model", **own), prompt)
-            assert pair.run(lane).token_ids == plain.token_ids, own
+    own = {"rule": rng.choice(RULES), "depth": rng.randint(1, 10), "width": rng.randint(1, 6)}
+    own |= {"nodes": rng.randint(1, 40), "max_branches": rng.randint(1, 6), "min_log_prob": -50.0}
+    own |= {"entropy_threshold": rng.uniform(0, 2)}
+    for plain, config in ((alone, cold), (drawn, warm)):
+        lane = Lane.of(replace(config, drafter="model", **own), prompt)
+        assert pair.run(lane).token_ids == plain.token_ids, own
