@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from support import models
 from support.amount import ALL
 from support.fake_cuda import FakeCuda
-from support.models import DraftKind, configs, decode, expected
+from support.models import DraftKind, configs, expected
 from support.refusals import complaint
 from torch import Tensor, nn
 
@@ -181,19 +181,6 @@ def test_events_that_are_no_run_and_lanes_of_one_name_are_refused(tiny: Pair):
 
 
 # ------------------------------------------------------------------------------------------------ records
-
-
-def test_a_trace_shows_each_step_as_it_was(tiny: Pair):
-    """Emitted tokens follow the root; the view's choices are the target's: along the branch they are the answer."""
-    trace, answer, seen = decode(tiny, models.prompt(2), CONFIG), models.reference(2), 1
-    for step in trace.steps:
-        assert step.tree.tokens[0] == answer[seen - 1]
-        chosen = tuple(step.view.choices[node] for node in step.verification.path)
-        assert chosen == step.emitted == answer[seen : seen + len(chosen)]
-        assert all(step.view.token_ranks[node] == 0 for node in step.verification.path)
-        assert step.tree.drafted <= CONFIG.nodes
-        seen += len(step.emitted)
-    assert trace.prefill.prompt_tokens == models.plain_inputs(2)["input_ids"].shape[1]
 
 
 @pytest.mark.parametrize("config", [CONFIG, DRAWN])

@@ -19,7 +19,7 @@ from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.memory import ENOUGH, estimate
-from specllava.models.presets import NO_FIGURES, draft_hint, presets
+from specllava.models.presets import NO_FIGURES, presets
 from specllava.pair import Pair
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
@@ -95,18 +95,6 @@ def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones
     assert set(near.split(", ")) <= set(presets()) and "smolvlm2-2.2b-256m" in near
     assert rest == f"another of the {len(presets())} that specllava presets lists"
     assert "toy, " in complaint(lambda: Pair.from_preset("?"))
-
-
-def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
-    made = 'make one with "specllava draft init" and name it with --draft'
-    for preset in presets().values():
-        if preset.draft and not preset.shipped:
-            told = draft_hint(str(preset.target), preset.family, made)
-            named = told.removeprefix("take --preset ").split(", or ")[0].split(" or ")
-            assert all(presets()[name].target == preset.target and presets()[name].draft for name in named)
-    assert draft_hint("runs/mine", "idefics3", made) == made
-    smaller = "such as --draft HuggingFaceTB/SmolVLM2-256M-Video-Instruct, or "
-    assert draft_hint("runs/mine", "smolvlm", made).endswith(smaller + made)
 
 
 def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:
