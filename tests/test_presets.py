@@ -23,7 +23,7 @@ from specllava.models.presets import NO_FIGURES, presets
 from specllava.pair import Pair
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
-MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
+MSD, EAGLE = "llava-1.5-7b-msd", "llava-1.5-7b-eagle"
 RELATIVES = tuple(name for name, preset in presets().items() if preset.measured == NO_FIGURES)
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
