@@ -181,7 +181,7 @@ def test_reading_the_rest_is_reading_the_whole(pairs, family: str):
 @torch.inference_mode()
 def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
     pair = pairs(family)
-    for seed in range(1, 5) if ALL else (1 + FAMILIES.index(family) % 3,):
+    for seed in range(1, 5) if ALL else (3,):  # whose pictures take fewer positions than slots, where these differ
         prompt, plain = pair.prompt(None, checkpoints.messages(seed)), models.random_tree(seed)
         words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
         tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
