@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
-from support.models import DraftKind, configs, decode, expected
+from support.amount import ALL
+from support.fake_cuda import FakeCuda
+from support.models import DraftKind, configs, expected
+from support.refusals import complaint
 from torch import Tensor, nn
 
 from specllava import speculative_generate
@@ -33,7 +37,7 @@ from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.race_file import race_json
 from specllava.spec_decode.logits_processing import answer_settings
-from specllava.spec_decode.loop import Event, Lane, RaceEvent, Request, run_lanes
+from specllava.spec_decode.loop import Event, Lane, run_lanes
 from specllava.spec_decode.rejection_sampler import SeededRandom, verify_greedy
 from specllava.spec_decode.rules import build_rule
 from specllava.spec_decode.tree_drafter import TreeDrafter
@@ -54,17 +58,6 @@ def tokens_of(events: Iterable[Event]) -> tuple[int, ...]:
     return tuple(emitted)
 
 
-def by_hand(request: Request) -> list[Event]:
-    """All events, phase by phase, without the loop."""
-    events: list[Event] = [request.prefill()]
-    while request.finished is None:
-        tree = request.propose()
-        step = request.verify()
-        assert step.tree is tree
-        events.append(step)
-    return events
-
-
 def untimed(events: Iterable[Event]) -> list[Event]:
     """Events without their seconds."""
     zero = {"vision_seconds": 0.0, "target_seconds": 0.0, "draft_seconds": 0.0}
@@ -72,30 +65,6 @@ def untimed(events: Iterable[Event]) -> list[Event]:
 
 
 # ------------------------------------------------------------------------------------------------ the same tokens
-
-
-@pytest.mark.parametrize("seed", models.SEEDS)
-@pytest.mark.parametrize("chat", range(len(models.CHATS)))
-def test_answers_are_what_transformers_generates(chat: int, seed: int):
-    inputs, eos = models.plain_inputs(chat), models.reference(chat, seed)[15]
-    pair = models.pair("mixed", seed, eos)
-    output = pair.target.generate(**inputs, do_sample=False, max_new_tokens=20, pad_token_id=0)
-    generated = tuple(output[0, inputs["input_ids"].shape[1] :].tolist())
-    for config in (CONFIG, LOOKUP, ALONE):
-        assert decode(pair, models.prompt(chat, seed), replace(config, max_new_tokens=20)).token_ids == generated
-
-
-@pytest.mark.parametrize("config", [CONFIG, LOOKUP])
-def test_an_answer_ends_at_its_end_token_wherever_that_is(config: DecodingConfig):
-    """The perfect draft guesses far beyond the end; the last event alone is finished and says why."""
-    lane = Lane("any", config, models.prompt(1))
-    for eos in (*models.reference(1)[: config.max_new_tokens], None):
-        pair = models.pair("perfect", eos=None if eos is None else [2, eos])
-        events = by_hand(pair.request(lane))
-        trace = models.collected(pair, lane, events)
-        assert trace.token_ids == expected(1, 0, config.max_new_tokens, () if eos is None else (2, eos))
-        assert [event.finished for event in events[:-1]] == [None] * (len(events) - 1)
-        assert events[-1].finished == trace.finish_reason == ("length" if eos is None else "eos")
 
 
 def test_the_picture_matters_and_is_encoded_once_for_both_lanes():
@@ -214,19 +183,6 @@ def test_events_that_are_no_run_and_lanes_of_one_name_are_refused(tiny: Pair):
 # ------------------------------------------------------------------------------------------------ records
 
 
-def test_a_trace_shows_each_step_as_it_was(tiny: Pair):
-    """Emitted tokens follow the root; the view's choices are the target's: along the branch they are the answer."""
-    trace, answer, seen = decode(tiny, models.prompt(2), CONFIG), models.reference(2), 1
-    for step in trace.steps:
-        assert step.tree.tokens[0] == answer[seen - 1]
-        chosen = tuple(step.view.choices[node] for node in step.verification.path)
-        assert chosen == step.emitted == answer[seen : seen + len(chosen)]
-        assert all(step.view.token_ranks[node] == 0 for node in step.verification.path)
-        assert step.tree.drafted <= CONFIG.nodes
-        seen += len(step.emitted)
-    assert trace.prefill.prompt_tokens == models.plain_inputs(2)["input_ids"].shape[1]
-
-
 @pytest.mark.parametrize("config", [CONFIG, DRAWN])
 def test_an_unrecorded_run_gives_the_same_looks_at_no_node_and_is_no_race_to_show(
     config: DecodingConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -310,19 +266,6 @@ def test_a_clock_counts_the_lanes_own_compute_and_nothing_else(stopwatch: Stopwa
         own[event.lane.name] += spent
         assert event.clock == pytest.approx(own[event.lane.name])
         stopwatch.seconds += 3600.0
-
-
-def test_a_stopped_race_gives_what_was_emitted_so_far():
-    pair = models.pair("mixed")
-    events = pair.race(pair.lane(models.picture(0), models.messages(0), CONFIG).with_target_only())
-    begun: list[RaceEvent] = [next(events) for _ in range(6)]
-    events.close()
-    traces = pair.collect(begun)
-    assert set(traces) == {TARGET_ONLY, SPECULATIVE}
-    for name, trace in traces.items():
-        assert trace.finish_reason == "stopped" and trace.token_ids == expected(0, 0, len(trace.token_ids))
-        assert len(trace.steps) + 1 == sum(event.lane.name == name for event in begun)
-    assert set(pair.collect(begun[:1])) == {begun[0].lane.name} and pair.collect([]) == {}
 
 
 # ------------------------------------------------------------------------------------------------ damaged models
@@ -419,43 +362,20 @@ def wrapped(module: nn.Module, hook: Callable[..., Any], patched: bool) -> Itera
             handle.remove()
 
 
-class Graphs(CudaGraphs):
-    """Captures on a CPU: what is replayed is the pass as it was captured, when no module was wrapped."""
-
-    capturing = True
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(torch.device("cpu"), capture=False)
-        self._modules = list(model.modules())
-
-    def capture(self, compute: Callable[[], None]) -> Any:
-        compute()
-        return SimpleNamespace(replay=lambda: self._replay(compute))
-
-    def _replay(self, compute: Callable[[], None]) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            for module in self._modules:
-                patch.setitem(vars(module), "_forward_hooks", {})
-                patch.delitem(vars(module), "forward", raising=False)
-            compute()
+PASSES: tuple[PassesName, ...] = ("eager", "padded", "graphs")
+WRAPPED = [*product(HOOKS, PASSES), *zip(REFUSED_HOOKS, PASSES, strict=False)]
 
 
-def refusal(action: Callable[[], object]) -> str:
-    """Line of the ValueError that an action raises; empty if it raises none."""
-    try:
-        action()
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("passes", ["eager", "padded", "graphs"])
-@pytest.mark.parametrize("name", [*HOOKS, *REFUSED_HOOKS])
-def test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_removed(name: str, passes: PassesName):
+@pytest.mark.parametrize(("name", "passes"), WRAPPED if ALL else WRAPPED[::2])
+def test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_removed(
+    name: str, passes: PassesName, monkeypatch: pytest.MonkeyPatch
+):
+    """A replayed graph is what was captured, whatever wraps a module by now."""
     patched = (len(name) + len(passes)) % 2 == 0  # a forward of its own in place of a hook
     pair, inputs = replace(changed("target", lambda model: None), passes=passes), models.plain_inputs(0)
     if passes == "graphs":
-        graphs = Graphs(pair.target)
+        FakeCuda(monkeypatch)
+        graphs = CudaGraphs(torch.device("cpu"), capture=True)
         vars(pair)["engines"] = EnginePools(*(EnginePool(one, graphs) for one in (pair.target, pair.draft)), graphs)
     question, config = (models.picture(0), models.messages(0)), replace(CONFIG, max_new_tokens=10)
     assert pair.generate(*question, config).token_ids == expected(0, 0, 10)
@@ -467,8 +387,8 @@ def test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_remov
             if name in HOOKS:
                 assert pair.generate(*question, replace(config, drafter=drafter)).token_ids == wanted
             else:
-                line = refusal(lambda drafter=drafter: pair.generate(*question, replace(config, drafter=drafter)))
-                assert line.startswith("Llava") and "has a hook or a forward of its own" in line and "\n" not in line
+                line = complaint(lambda drafter=drafter: pair.generate(*question, replace(config, drafter=drafter)))
+                assert line.startswith("Llava") and "has a hook or a forward of its own" in line
     assert pair.generate(*question, config).token_ids == expected(0, 0, 10)
 
 

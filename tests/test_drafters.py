@@ -24,10 +24,8 @@ from support.models import DraftKind, decode, expected
 from support.refusals import complaint
 
 from specllava.config import DRAFTER_CHOICES, RULES, DecodingConfig
-from specllava.engine.decoders import Batch
-from specllava.engine.engine import Engine, PrefillOutput
+from specllava.engine.engine import PrefillOutput
 from specllava.engine.pool import KVCaches
-from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
 from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder
@@ -132,7 +130,7 @@ def lane_of(method: str, config: DecodingConfig, prompt: Prompt, choices: int, a
     CHATS, SEEDS, st.sampled_from(models.KINDS), models.configs(), st.none() | st.integers(0, models.LONGEST - 1),
     st.sampled_from((0.0, 0.0, 0.9)), st.integers(0, 10_000),
 )  # fmt: skip
-@settings(max_examples=10)
+@settings(max_examples=8)
 def test_no_method_changes_a_token(
     method: str, chat: int, seed: int, kind: DraftKind, config: DecodingConfig, ending: int | None,
     temperature: float, choices: int,
@@ -154,7 +152,7 @@ def test_no_method_changes_a_token(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("depth", [1, 3, 7])
+@pytest.mark.parametrize("depth", [2, 7])
 def test_of_a_perfect_draft_the_likeliest_branch_is_accepted_whole(rule: str, depth: int):
     config = DecodingConfig(
         rule=rule, depth=depth, nodes=64, min_log_prob=-50.0, max_new_tokens=models.LONGEST, branching=(2,) + (1,) * 7
@@ -207,7 +205,7 @@ def plain_search(text: list[int], longest: int, depth: int) -> list[tuple[int, .
 
 
 @given(texts, st.integers(1, 4), st.integers(0, 6), st.integers(1, 30))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_lookups_tree_is_what_a_plain_search_finds_merged(text: list[int], longest: int, depth: int, nodes: int):
     found = continuations(text, longest, depth)
     assert found == plain_search(text, longest, depth)
@@ -265,15 +263,11 @@ BROKEN_RULES: dict[str, dict[str, Any]] = {  # by what the line must say
     "selects node [0-9]+ without its parent 1 before it": {"select": lambda builder: [builder.parents.index(1)]},
     "selects node 5 without its parent 1 before it": {"select": lambda builder: [5, 1]},
     r"selects \[[0-9]+\]: not different nodes from 1 to 16": {"select": lambda builder: [len(builder.tokens)]},
-    r"selects \[1, 1\]: not different nodes from 1 to 16": {"select": lambda builder: [1, 1]},
     r"selects \[0\]: not different nodes from 1 to 16": {"select": lambda builder: [0]},
     r"expands \[0\]: not different nodes of the level": {"frontier": lambda builder, level: [0]},
-    r"expands \[1, 1\]: not different nodes of the level": {"frontier": lambda builder, level: [1, 1]},
     "expands 16 more nodes, 8 are allowed": {"frontier": lambda builder, level: level},
-    "wants -1 children of one node: 0 to .*max_children, 4": {"num_children": -1},
     "wants 5 children of one node: 0 to .*max_children, 4": {"num_children": 5},
     r"max_children \(4.0,\): not integers": {"max_children": 4.0},
-    r"num_children \(None,\): not integers": {"num_children": None},
     "expands None: not integers": {"frontier": lambda builder, level: None},
     r"selects array\(\[1.\]\): not integers": {"select": lambda builder: np.array([1.0])},
     r"selects \[tensor\(\[1, 2\]\)\]: not integers": {"select": lambda builder: [torch.tensor([1, 2])]},
@@ -293,13 +287,17 @@ def test_a_rule_that_breaks_a_limit_is_refused_and_the_caches_live_on():
     assert (first.first_token, *(token for step in steps for token in step.emitted)) == expected(0, 0, 16)
 
 
-def test_a_rule_may_return_integers_of_another_form():
+def test_rules_and_drafters_may_return_numbers_of_another_form_and_traces_read_back():
     for form in (np.array, torch.tensor, tuple, lambda nodes: [np.int16(node) for node in nodes]):
         frontier, select = (lambda _, level, form=form: form(level[:1])), (lambda _, form=form: form([1, 2]))
         rule = Mine(num_children=np.int64(2), max_children=np.int64(4), frontier=frontier, select=select)
         trace = models.pair("mixed").run(Lane("own", OWN, models.prompt(0), rule=rule))
         assert trace.token_ids == expected(0, 0, 16)
         assert DecodeTrace.from_json(trace.to_json()) == trace and max(step.tree.drafted for step in trace.steps) == 2
+        drafter = Proposing(lambda root, form=form: DraftTree(form([root, 40]), form([-1, 0]), (0, -0.5), (None, 0)))
+        trace = models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=drafter))
+        assert trace.token_ids == expected(0, 0, 16) and DecodeTrace.from_json(trace.to_json()) == trace
+        assert {type(number) for number in (*trace.steps[0].tree.tokens, *trace.steps[0].tree.parents)} == {int}
 
 
 def test_a_rule_that_does_not_fit_its_drafter_or_drawn_children_is_refused():
@@ -344,9 +342,7 @@ BROKEN_TREES: dict[str, Make] = {  # by what the line must say after "the drafte
     f"token {VOCABULARY}, of a vocabulary of {VOCABULARY}": guess(VOCABULARY),
     f"token -1, of a vocabulary of {VOCABULARY}": guess(-1),
     r"tokens \(.*np.True_\): not integers": guess(np.bool_(True)),
-    r"tokens \(.*'40'\): not integers": guess("40"),
     "log-probabilities or entropies that are not finite": guess(40, torch.tensor(math.nan)),
-    "log-probabilities or entropies that are no numbers": guess(40, None),
     "log-probabilities or entropies that are not f": guess(40, -1.0, math.inf),
     r"parents \(-1, 0.0\): not integers": guess(40, parent=0.0),
     "no tree: .*NoneType": guess(40, parent=None),
@@ -363,49 +359,3 @@ def test_a_drafter_is_refused_that_proposes_what_cannot_be_verified_or_recorded(
         assert re.match(f"the drafter Proposing proposes {line}", said), said
 
 
-FORMS: tuple[Make, ...] = (
-    lambda root: DraftTree(np.array([root, 40]), np.array([-1, 0]), np.array([0.0, -0.5], np.float32), (None, 0)),
-    lambda root: DraftTree(torch.tensor([root, 40]), torch.tensor([-1, 0]), [0, -0.5], (None, torch.tensor(0))),
-)
-
-
-def test_numbers_of_another_form_are_taken_and_the_trace_reads_back():
-    for tree in FORMS:
-        trace = models.pair(None).run(Lane("own", OWN, models.prompt(0), drafter=Proposing(tree)))
-        assert trace.token_ids == expected(0, 0, 16) and DecodeTrace.from_json(trace.to_json()) == trace
-        first = trace.steps[0].tree
-        assert first == DraftTree((trace.prefill.first_token, 40), (-1, 0), (0.0, -0.5), (None, 0.0))
-        assert {type(number) for number in (*first.tokens, *first.parents)} == {int}
-
-
-class TargetItself(Drafter):
-    """Draft a token by a pass of the target, on an engine of its own or on the one that verifies."""
-
-    def __init__(self, pair: Pair, shared: bool) -> None:
-        self._pair, self._shared = pair, shared
-
-    def begin(self, prompt: Prompt, prefill: PrefillOutput, caches: KVCaches) -> None:
-        slots = prompt.length + OWN.max_new_tokens
-        self._engine = caches.target(slots) if self._shared else Engine.of(self._pair.target, slots)
-        self._engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys)
-
-    def propose(self, root: int, depth: int) -> DraftTree:
-        best = int(self._engine.forward(Batch([root])).logits[-1].argmax())
-        self._tree = DraftTree.chain([root, best][: 1 + depth])
-        return self._tree
-
-    def commit(self, path: Sequence[int], states: object) -> None:
-        for node in path[1:]:
-            self._engine.forward(Batch([self._tree.tokens[node]]))
-
-
-def test_a_drafter_may_run_the_target_but_not_on_the_engine_that_verifies():
-    pair = replace(models.pair(None), passes="padded")
-    caches = KVCaches(pair.engines)
-    for chat in (0, 1, 0):  # the caches serve one answer after the other
-        lane = Lane("own", OWN, models.prompt(chat), drafter=TargetItself(pair, shared=False))
-        trace = models.collected(pair, lane, stream(pair.request(lane, caches)))
-        assert trace.token_ids == expected(chat, 0, 16) and trace.steps[0].verification.accepted == (1,)
-        shared = replace(lane, drafter=TargetItself(pair, shared=True))
-        line = complaint(lambda lane=shared: list(stream(pair.request(lane, caches))))
-        assert line.startswith("the drafter TargetItself ran the engine that verifies: ")

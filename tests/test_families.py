@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 import re
 import shutil
 from collections.abc import Callable
@@ -17,38 +16,35 @@ import pytest
 import torch
 from support import checkpoints, families, models
 from support.amount import ALL
-from support.chats import check_last
-from support.families import AGREEMENTS, FAMILIES, KINDS, TEXTS, WINDOW, WORDS, Layout
-from support.family_proofs import ALONE, FAST, chat_of, check_generate, check_speculation, own_inputs, said
+from support.families import AGREEMENTS, FAMILIES, KINDS, TEXTS, WORDS, Layout
+from support.family_proofs import ALONE, FAST, chat_of, check_generate, check_speculation, said
 from support.refusals import complaint
-from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    BloomConfig,
+    DeepseekV3Config,
     Llama4Config,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaConfig,
     MistralConfig,
     MistralForCausalLM,
     PaliGemmaConfig,
-    Qwen2Config,
     Qwen3_5Config,
 )
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from benchmarks.shared.random_settings import random_settings
-from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
-from specllava.chat import Chat
 from specllava.cli.main import main
 from specllava.distill.new_draft import init_draft
 from specllava.engine.decoders import Batch
-from specllava.engine.engine import AttentionMasks, Engine, visible_in_prefill
+from specllava.engine.engine import Engine
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.families import family_of
-from specllava.models.language_model import FULL, SLIDING, check_decoder, layer_types
+from specllava.models.language_model import FULL, layer_types
 from specllava.models.memory import size_of
 from specllava.models.options import DTypeName
 from specllava.models.tokens import resize_vocabulary
@@ -56,8 +52,6 @@ from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.tree import DraftTree
 
-# One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
-# embeddings have fewer rows than the target's, and more.
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
 # embeddings have fewer rows than the target's, and more.
 DRAFTS = {
@@ -126,19 +120,19 @@ def pairs(made: Made) -> Callable[..., Pair]:
 
 
 def test_target_only_is_the_familys_own_generate(pairs, made: Made, any_family: str):
-    """None, one and three pictures of odd sizes, one and two turns; weights are those that transformers loads."""
+    """Two of none, one and three pictures and two turns, of odd sizes; weights are those that transformers loads."""
     pair = pairs(any_family)
     auto = AutoModelForImageTextToText if pair.family.sees else AutoModelForCausalLM
     weights = auto.from_pretrained(made(any_family), dtype=torch.float64).state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in pair.target.state_dict().items())
-    check_generate(pair, range(10) if ALL else (EVERY.index(any_family) % 3, 3, 4))
+    check_generate(pair, range(10) if ALL else (EVERY.index(any_family) % 3, 3 + EVERY.index(any_family) % 2))
     if ALL:
         check_generate(pairs(any_family, None, "float32"), (3,))
 
 
 def test_speculation_changes_no_token(pairs, any_family: str):
     """Whatever rule, drafter and temperature; the near draft is right at times, so that there is something to keep."""
-    numbers = range(5) if ALL else (1,) if EVERY.index(any_family) % 3 else (0, 2)
+    numbers = range(5) if ALL else (1,) if EVERY.index(any_family) % 5 else (0, 2)
     saved = check_speculation(lambda number: pairs(any_family, tuple(DRAFTS)[number % 3 == 2]), numbers)
     assert saved > 0 or len(numbers) == 1  # on one prompt it may be wrong throughout
     if ALL:
@@ -146,29 +140,14 @@ def test_speculation_changes_no_token(pairs, any_family: str):
 
 
 def test_a_draft_that_reads_states_changes_no_token(pairs, any_family: str, tmp_path: Path):
-    """Image entries lie where the target's slots do."""
+    """Image entries lie where the target's slots do; families have other sizes, against which nothing was written."""
     pair = pairs(f"{any_family} other" if any_family in FAMILIES else any_family)
+    check_generate(pair, (EVERY.index(any_family) % 3 + 1,))
     for kind in ("eagle", "eagle3") if ALL else (("eagle", "eagle3")[EVERY.index(any_family) % 2],):
         save(fresh_feature_draft(pair.target, kind), None, tmp_path / kind)
         drafted = pair.with_draft(tmp_path / kind)
         prompt = drafted.prompt(None, chat_of(pair, 4))
         assert said(drafted, prompt, FAST)[0] == said(drafted, prompt, ALONE)[0]
-
-
-def test_a_chat_that_keeps_its_caches_says_what_a_fresh_reading_says(pairs, any_family: str):
-    """No picture at first, then some in several turns, some of them again, and then without the last two."""
-    pair = pairs(any_family, "near")
-    chat, reused = Chat(pair), 0
-    for question, shown in (("What?", ()), ("What is this?", (1, 2)), ("Where?", ()), ("And here?", (2, 3))):
-        pictures = [checkpoints.picture(number) for number in shown] if pair.family.sees else []
-        trace = chat.ask(question, pictures, FAST)
-        assert trace.prefill.reused_tokens >= reused
-        reused = trace.prefill.reused_tokens
-        check_last(chat)
-    assert reused > 0
-    chat._turns = chat.turns[:2]
-    chat.ask("Why?", None, FAST)
-    check_last(chat)
 
 
 @pytest.mark.parametrize("family", [*checkpoints.FAMILIES, *FAMILIES])
@@ -202,7 +181,7 @@ def test_reading_the_rest_is_reading_the_whole(pairs, family: str):
 @torch.inference_mode()
 def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
     pair = pairs(family)
-    for seed in range(1, 5) if ALL else (1 + FAMILIES.index(family) % 2, 3):
+    for seed in range(1, 5) if ALL else (3,):  # whose pictures take fewer positions than slots, where these differ
         prompt, plain = pair.prompt(None, checkpoints.messages(seed)), models.random_tree(seed)
         words = [len(KINDS[family].first) + token % WORDS for token in plain.tokens]
         tree = DraftTree(tuple(words), plain.parents, plain.log_probs, plain.entropies)
@@ -216,40 +195,6 @@ def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
             named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
             whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
             torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
-
-
-@torch.inference_mode()
-def test_settings_of_the_checkpoint_are_followed(pairs, family: str):
-    """As the family's own ``generate`` follows them; image slots count as what was said before."""
-    pair, rng = pairs(family, "near"), random.Random(family)
-    for number in (0, 3, 5) if ALL else (3,):
-        target, inputs = copy.copy(pair.target), own_inputs(pair, number)
-        target.generation_config = copy.deepcopy(pair.target.generation_config)
-        vocabulary = target.config.get_text_config().vocab_size
-        settings = random_settings(rng, vocabulary, ALONE.max_new_tokens, sampled=False)
-        target.generation_config.update(**settings | {"repetition_penalty": 1.3, "min_length": 0, "min_new_tokens": 0})
-        whole = target.generate(
-            **inputs, do_sample=False, max_new_tokens=ALONE.max_new_tokens, tokenizer=pair.processor.tokenizer
-        )
-        asked, prompt = replace(pair, target=target), pair.prompt(None, checkpoints.messages(number))
-        wanted = tuple(whole[0, prompt.length :].tolist())
-        for config in (ALONE, FAST, replace(FAST, drafter="prompt-lookup")):
-            assert said(asked, prompt, config)[0] == wanted, settings
-
-
-@pytest.mark.night
-def test_a_checkpoint_of_other_sizes_and_seed(pairs, family: str):
-    """Nothing was written against it; the draft's tower, rows and layers are not its own either.
-
-    The lane of transformers reads the same pictures; a picture may be smaller than a patch.
-    """
-    pair, number = pairs(f"{family} other", "near"), 13 + FAMILIES.index(family) % 4
-    check_generate(pair, (number,))
-    small = pair.prompt(checkpoints.picture(3), "What?")
-    for prompt in (pair.prompt(None, checkpoints.messages(number)), small):
-        plain = said(pair, prompt, ALONE)[0]
-        assert said(pair, prompt, FAST)[0] == said(pair, prompt, replace(FAST, drafter="prompt-lookup"))[0] == plain
-        assert transformers_lane(pair, TRANSFORMERS, ALONE)(prompt).token_ids == plain
 
 
 def test_weights_are_counted_before_they_are_loaded(pairs, made: Made, family: str):
@@ -306,15 +251,6 @@ def test_a_processor_of_another_family_is_refused(made: Made, tmp_path: Path, ow
     assert why in complaint(lambda: Pair.load(odd, device="cpu"))
 
 
-@pytest.mark.parametrize("own", ["idefics3", "smolvlm"])
-def test_tiles_are_counted_as_the_processor_cuts_them(pairs, own: str):
-    """Of every shape: the count that splits a prompt's tiles into pictures is the number of tiles of each picture."""
-    images = pairs(own).processor.image_processor
-    for width, height in [(1, 1), (1, 90), (90, 1), (28, 28), (29, 28), (56, 57), (57, 56), (300, 7), (99, 98), (9, 5)]:
-        cut = images([[checkpoints.picture(0).resize((width, height))]], return_tensors="pt")["pixel_values"]
-        assert max(1, images.get_number_of_image_patches(height, width)[0]) == cut.shape[1]
-
-
 def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
     """Which cannot be built without two more packages; Idefics3's writes the same."""
     processor = pairs("smolvlm").processor
@@ -327,66 +263,10 @@ def test_a_smolvlm_writes_a_picture_as_its_own_processor_would(pairs):
 # ----------------------------------------------------------------------------------------------- decoders
 
 
-@torch.inference_mode()
-def test_a_token_goes_to_experts_by_its_own_state(pairs, made: Made):
-    """Worked out from the stored weights, ``[experts, in, out]``; alone and among others, in each precision."""
-    stored, front = checkpoints.weights_of(made("qwen3_vl_moe")), "model.language_model.layers.0.mlp."
-    names = ("gate.weight", "experts.gate_up_proj", "experts.down_proj")
-    router, inner, outer = (stored[front + name].double() for name in names)
-    states = torch.randn(9, router.shape[1], generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    wanted = torch.zeros_like(states)
-    for state, mixed in zip(states, wanted, strict=True):
-        shares, chosen = (router @ state).softmax(-1).topk(2)
-        for share, number in zip(shares / shares.sum(), chosen.tolist(), strict=True):
-            gate, value = (state @ inner[number]).chunk(2)
-            mixed += share * (torch.nn.functional.silu(gate) * value) @ outer[number]
-    for dtype, error in (("float64", 1e-6), ("float32", 1e-4), ("bfloat16", 0.1)):
-        layer = pairs("qwen3_vl_moe", None, dtype).target.get_decoder().layers[0].mlp
-        read = states.to(getattr(torch, dtype))
-        for rows in (slice(9), slice(4, 5), slice(6, 9)):
-            ours = layer(read[None, rows])[0].double()
-            torch.testing.assert_close(ours, wanted[rows], rtol=error, atol=error * float(wanted.abs().max()))
-
-
 def shown(pair: Pair, *sizes: tuple[int, int]) -> Prompt:
     pictures = [checkpoints.picture(seed).resize(size) for seed, size in enumerate(sizes)]
     parts = [{"type": "image", "image": one} for one in pictures]
     return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": "What is this?"}]}])
-
-
-@torch.inference_mode()
-def logits(pair: Pair, prompt: Prompt, types: Tensor | None) -> Tensor:
-    named = {} if types is None else {"token_type_ids": types}
-    return pair.target(input_ids=prompt.input_ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -1]
-
-
-@torch.inference_mode()
-def test_a_window_and_both_directions_matter_and_the_engine_has_both(pairs):
-    """Guards the proofs of Gemma 3: a picture lies beyond the window, and slots see those behind them."""
-    pair = pairs("gemma3")
-    prompt = shown(pair, (40, 30), (30, 40))
-    marked = prompt.input_ids == pair.target.config.image_token_id
-    assert prompt.length - int(marked[0].nonzero()[3]) > WINDOW == pair.target.config.text_config.sliding_window
-    wanted = logits(pair, prompt, marked.int())
-    read = Engine.of(pair.target, 200).prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits
-    torch.testing.assert_close(read, wanted, rtol=0, atol=1e-9)
-    assert not torch.allclose(logits(pair, prompt, None), wanted, atol=1e-3)
-    wide = replace(pair, target=copy.deepcopy(pair.target))
-    wide.target.config.text_config.sliding_window = 500
-    assert not torch.allclose(logits(wide, prompt, marked.int()), wanted, atol=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_slots_see_the_run_that_they_lie_in(seed: int):
-    source = torch.Generator().manual_seed(seed)
-    slots = torch.rand(17, generator=source).lt(0.6).numpy()
-    start = int(torch.randint(17, (), generator=source))
-    found = visible_in_prefill(slots, start)
-    assert found.shape == (17 - start, 17)
-    for token in range(start, 17):
-        for column in range(17):
-            between = slots[min(token, column) : max(token, column) + 1]
-            assert found[token - start, column] == (column <= token or bool(between.all()))
 
 
 @torch.inference_mode()
@@ -416,6 +296,8 @@ def test_embeddings_stay_scaled_when_rows_are_cut_or_filled(pairs, size: int):
     resize_vocabulary(draft, "draft", 330, size)
     assert torch.equal(draft.get_input_embeddings()(words), before)
     assert draft.get_output_embeddings()(before[0]).shape == (size,)
+    line = complaint(lambda: resize_vocabulary(draft, "draft", size + 1, size))
+    assert line == f"draft uses {size + 1} tokens, more than the target's {size} rows: no draft can be made of it"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -454,33 +336,6 @@ def test_a_llama_has_no_window_whatever_its_configuration_carries_along():
         engine.truncate(0)
         alone = torch.cat([engine.forward(Batch([token])).logits for token in ids])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
-
-
-MIXED = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 2}  # the first layer sees all
-
-
-def test_masks_of_mixed_layers_come_by_type():
-    config = Qwen2Config(num_hidden_layers=2, **MIXED)
-    masks = AttentionMasks(config, torch.device("cpu"), torch.float32).of(
-        torch.ones(1, 4, dtype=torch.bool).numpy(), [3], [0, 1, 2]
-    )
-    assert isinstance(masks, dict)
-    assert (masks[FULL][0, 0, 0] == 0).tolist() == [True] * 4
-    assert (masks[SLIDING][0, 0, 0] == 0).tolist() == [False, False, True, True]
-
-
-def test_decoders_that_trees_cannot_serve_are_refused():
-    check_decoder("a model", Qwen2Config(num_hidden_layers=2, **MIXED))
-    for name, value, words in (
-        ("layer_types", ["full_attention", "linear_attention"], "has linear_attention layers"),
-        ("layer_types", ["chunked_attention", "full_attention"], "has chunked_attention layers"),
-        ("rope_parameters", {"rope_type": "longrope", "rope_theta": 1e4}, "embeddings of type longrope"),
-        ("rope_parameters", {"full_attention": {"rope_type": "longrope"}}, "embeddings of type longrope"),
-    ):
-        config = Qwen2Config(num_hidden_layers=2)
-        setattr(config, name, value)
-        line = complaint(lambda config=config: check_decoder("a model", config))
-        assert line.startswith("a model has ") and words in line
 
 
 # ----------------------------------------------------------------------------------------------- language models
@@ -560,6 +415,8 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0]
         (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
         (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
         (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
+        (partial(LlavaConfig, text_config=DeepseekV3Config()), "odd has a deepseek_v3 decoder, whose KV cache"),
+        (partial(LlavaConfig, text_config=BloomConfig()), "a bloom decoder is not known here"),
         (("gemma3_text", {"final_logit_softcapping": 30.0}), "odd has final_logit_softcapping 30.0: its"),
         (("phi3", {"rope_scaling": LONG, "original_max_position_embeddings": 64}), "odd has "),
     ],
@@ -572,4 +429,4 @@ def test_a_target_that_trees_cannot_serve_is_refused_and_says_why(made: Made, tm
     else:
         fields = config().to_dict()
     (tmp_path / "odd" / "config.json").write_text(json.dumps(fields, default=str))
-    assert complaint(lambda: Pair.load(tmp_path / "odd", device="cpu")).startswith(why)
+    assert why in complaint(lambda: Pair.load(tmp_path / "odd", device="cpu"))

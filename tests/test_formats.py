@@ -6,8 +6,6 @@ The plain reading is written from the formats' texts (``support/format_reference
 from __future__ import annotations
 
 import pickle
-import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,7 +16,6 @@ import pytest
 import torch
 from support import checkpoints, formats
 from support.amount import ALL, sample
-from support.chances import check_distribution, drawn_exactly
 from support.format_reference import check_answer, scores
 from support.formats import FAMILY_LAYOUTS, IDS, LAYOUTS, PADDED, SMALL, USUAL, Layout
 from support.refusals import complaint
@@ -27,9 +24,8 @@ from torch import Tensor
 from benchmarks.identity import DRAFTERS, count
 from specllava.chat import Chat
 from specllava.cli.main import main
-from specllava.config import RULES, DecodingConfig
+from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig
-from specllava.distill.export import export_draft
 from specllava.distill.new_draft import check_teachable
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, sizes_of
@@ -108,9 +104,13 @@ def accepted(trace: DecodeTrace) -> int:
 
 @pytest.mark.parametrize("name", TRIED)
 def test_every_guess_is_what_the_format_says(pairs, made, name: str):
-    """Prompts with no, one and three pictures and of two turns; the trees of whole answers, node by node."""
-    pair, case, at, taken = pairs(name), CASES[name], TRIED.index(name), 0
-    for number in range(5) if ALL else (at % 3, 3 + at % 2):
+    """Prompts with no and three pictures and of two turns; the trees of whole answers, node by node.
+
+    Passes of fixed shapes score as those that are read as they come.
+    """
+    case, at, taken = CASES[name], TRIED.index(name), 0
+    pair = replace(pairs(name), passes=("eager", "padded")[at % 2])
+    for number in range(5) if ALL else (0, 3 + at % 2):
         config = replace(SHAPES[(number + at) % len(SHAPES)], max_new_tokens=LIMIT)
         prompt = pair.prompt(None, checkpoints.messages(number))
         with scores() as trees:
@@ -119,48 +119,6 @@ def test_every_guess_is_what_the_format_says(pairs, made, name: str):
         check_answer(pair, case.layout, made(name), number, trace, trees)
         taken += accepted(trace)
     assert taken > 0 or not case.agrees
-
-
-@pytest.mark.parametrize("name", [*sample(tuple(PLAIN), 4), *FAMILY_CASES])
-def test_no_tree_and_no_heat_changes_a_token(pairs, name: str):
-    """Any tree on any prompt; passes of fixed shapes draft the same trees as those that are read as they come."""
-    pair, rng = pairs(name), random.Random(name)
-    padded = replace(pair, passes="padded")
-    for number in range(8 if ALL else 3):
-        alone = DecodingConfig(
-            drafter="none", temperature=(0.0, 0.8, 0.0)[number % 3], top_p=0.9, seed=number, max_new_tokens=LIMIT
-        )
-        config = replace(
-            alone, drafter="model", rule=rng.choice(RULES), depth=rng.randint(1, 6), width=rng.randint(1, 5),
-            nodes=rng.randint(1, 20), max_branches=rng.randint(1, 5), entropy_threshold=rng.uniform(0, 2),
-            min_log_prob=rng.choice((-50.0, -8.0, -4.0)),
-        )  # fmt: skip
-        prompt = pair.prompt(None, checkpoints.messages(rng.randrange(25)))
-        plain = pair.run(Lane("x", alone, prompt)).token_ids
-        traces = [one.run(Lane("x", config, prompt)) for one in (pair, padded)]
-        assert [trace.token_ids for trace in traces] == [plain, plain], config
-        guesses = [[(step.tree.tokens, step.tree.parents) for step in trace.steps] for trace in traces]
-        assert guesses[0] == guesses[1]
-
-
-@pytest.mark.parametrize(
-    "how", sample([{"rule": "fixed", "branching": (2, 2), "children": "drawn"}, {"rule": "topk"}], 1)
-)
-def test_drawn_answers_have_the_targets_distribution(pairs, how: dict[str, Any]):
-    """Also where the draft can guess a part of the vocabulary only."""
-    pair, length, heat, top_k = pairs("eagle3"), 3, 3.0, 3
-    prompt = pair.prompt(None, "What is this?")
-    config = DecodingConfig(temperature=heat, top_k=top_k, max_new_tokens=length, width=2, nodes=5, **how)
-    seen, taken = Counter[tuple[int, ...]](), 0
-    for seed in range(200):
-        trace = pair.run(Lane("x", replace(config, seed=seed), prompt), record=False)
-        seen[trace.token_ids] += 1
-        taken += accepted(trace)
-    assert taken > 0
-    with torch.inference_mode():
-        check_distribution(
-            seen, drawn_exactly(lambda ids: pair.target(input_ids=ids).logits, prompt.input_ids, length, heat, top_k)
-        )
 
 
 @pytest.mark.night
@@ -176,7 +134,7 @@ def test_the_count_of_many_random_runs(settings: bool):
         assert sum(row["tokens"] for row in rows.values()) > sum(row["target_passes"] for row in rows.values())
 
 
-@pytest.mark.parametrize("name", ["vispec, qwen", "specforge"])
+@pytest.mark.parametrize("name", ["specforge"])
 def test_a_turn_that_goes_on_drafts_what_a_fresh_reading_drafts(pairs, name: str):
     """Pictures in both turns: the draft's cache keeps what the prompts share, at the positions that it had."""
     pair = pairs(name)
@@ -210,13 +168,6 @@ def test_the_command_line_names_the_format_the_states_and_the_rotary_base(made, 
     assert trace.setting.draft == "eagle (states -2, rope base 500000)"
     known = DraftReading(None, (-1,), 7.0)
     assert DraftReading("msd", None, 5.0).over(known) == DraftReading("msd", (-1,), 5.0)
-
-
-@pytest.mark.parametrize("name", ["eagle", "msd", "vispec", "eagle3", "speculators"])
-def test_what_kind_of_draft_it_is_the_files_say(target, made, name: str):
-    """But of msd, whose tensors have the names of eagle's."""
-    draft = target().with_draft(made(name)).draft
-    assert draft.config.format == ("eagle" if name == "msd" else LAYOUTS[name].format)
 
 
 @pytest.mark.parametrize(
@@ -424,14 +375,6 @@ def test_a_map_that_names_other_tokens_than_the_mask_is_refused(target, tmp_path
     assert words in complaint(lambda: target().with_draft(draft))
 
 
-def test_a_head_for_more_layers_is_refused_by_a_shallow_target(tmp_path: Path):
-    """Of two layers there is no usual choice of three hidden states."""
-    shallow = Pair.load(checkpoints.write_llava(tmp_path / "shallow"), device="cpu")
-    draft = formats.write_draft(tmp_path / "draft", LAYOUTS["eagle3"])
-    line = complaint(lambda: shallow.with_draft(draft))
-    assert "draft reads hidden states [2, 1, -1] of a target with 2 layers" in line
-
-
 def test_a_draft_that_rotates_by_rows_is_not_taught(pairs):
     """Its lessons would have plain positions, and its guesses have others."""
     line = complaint(lambda: check_teachable(pairs("specforge"), DistillConfig(drafter="eagle3")))
@@ -490,14 +433,14 @@ def test_safetensors_are_preferred_and_a_pickled_file_is_told_of(target, tmp_pat
 
 
 def test_a_directory_that_is_neither_is_refused(target, tmp_path: Path):
-    """No model, a model without weights, one that cannot draft, an ordinary draft with a format."""
-    empty, bare, other = tmp_path / "empty", tmp_path / "bare", tmp_path / "other"
-    for directory in (empty, bare, other):
-        directory.mkdir()
-    checkpoints.write(bare / "config.json", formats.settings(LAYOUTS["eagle"]))
-    checkpoints.write(other / "config.json", {"model_type": "bert", "vocab_size": 9})
-    for draft, line in ((empty, "no model at"), (bare, "lacks 1 of 1"), (other, "other is a bert, which cannot draft")):
-        assert line in complaint(lambda draft=draft: target().with_draft(draft))
+    """A model without weights, one that cannot draft, an ordinary draft with a format."""
+    for name, settings, line in (
+        ("bare", formats.settings(LAYOUTS["eagle"]), "lacks 1 of 1"),
+        ("other", {"model_type": "bert", "vocab_size": 9}, "other is a bert, which cannot draft"),
+    ):
+        (tmp_path / name).mkdir()
+        checkpoints.write(tmp_path / name / "config.json", settings)
+        assert line in complaint(lambda name=name: target().with_draft(tmp_path / name))
     llama = checkpoints.write_llama(tmp_path / "llama")
     for asked, line in (
         ({"draft_format": "eagle"}, "llama is no draft of format eagle"),
@@ -506,14 +449,3 @@ def test_a_directory_that_is_neither_is_refused(target, tmp_path: Path):
         assert line in complaint(lambda asked=asked: target().with_draft(llama, **asked))
 
 
-@pytest.mark.parametrize(
-    ("of", "what"),
-    [
-        ("speculators, qwen3", "norms of queries and keys"),
-        ("eagle3, biased", "a bias of fc"),
-        ("eagle3, the target's head", "no head of its own"),
-    ],
-)
-def test_what_export_does_not_write_is_refused_and_not_left_out(made, tmp_path: Path, of: str, what: str):
-    assert what in complaint(lambda: export_draft(made(of), made("llava"), tmp_path / "out"))
-    assert not (tmp_path / "out").exists()

@@ -47,20 +47,15 @@ from specllava import DecodeTrace, speculative_generate
 from specllava.cli.main import main
 from specllava.config import RULES, DecodingConfig
 from specllava.custom_generate import PAIRS, SEARCHES
-from specllava.metrics import compare
+from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.families import MEDIA
 from specllava.pair import Pair
-from specllava.spec_decode.logits_processing import (
-    APPLIED,
-    OF_SAMPLING,
-    REFUSED,
-    warpers,
-)
+from specllava.spec_decode.logits_processing import APPLIED, OF_SAMPLING, REFUSED, warpers
 from specllava.spec_decode.loop import Lane
 from specllava.spec_decode.rejection_sampler import warp
 from specllava.spec_decode.tree_drafter import TopK
 
-RUNS = 20 if ALL_CASES else 10  # of each family
+RUNS = 20 if ALL_CASES else 8  # of each family
 LONG = 20
 ALONE = DecodingConfig(drafter="none", max_new_tokens=LONG)
 TREES = {
@@ -68,7 +63,7 @@ TREES = {
     "topk": DecodingConfig(rule="topk", width=3, nodes=12, depth=5, max_new_tokens=LONG),
     "lookup": DecodingConfig(drafter="prompt-lookup", ngram=1, max_new_tokens=LONG),
 }
-# The plain answer to SETTINGS_CHAT begins 6, 68, 87, 62, 261, 50, 140, 134, 274, 161, 6, 188; 68 and 87 are in its prompt.
+# The plain answer to SETTINGS_CHAT begins 6, 68, 87, 62, 261, 50, 140, 134, 274, 161, 6; its prompt has 68 and 87.
 SETTINGS_CHAT = 2
 CHANGING: dict[str, Any] = {
     "sequence_bias": [[[68], -9.0], [[6, 68, 62], 9.0]], "encoder_repetition_penalty": 1.5,
@@ -180,14 +175,16 @@ def exact(pair: Pair, **options: Any) -> dict[tuple[int, ...], float]:
     return dict(chances)
 
 
-@pytest.mark.parametrize("settings", sample(tuple(CUTOFFS), 3))
+@pytest.mark.parametrize("settings", sample(tuple(CUTOFFS), 2))
 def test_drawn_answers_have_the_probabilities_of_generate(settings: str):
     """Exactly, but for float32, in which ``generate`` computes them."""
     pair = asking(CUTOFFS[settings])
     wanted = exact(pair)
     assert (wanted == exact(asking({}))) == (settings == "nothing") and len(wanted) > 1
+    part = fresh_feature_draft(pair.target, "eagle3", guessable=range(0, models.RECIPE.vocabulary, 3)).double()
     given = {"custom_generate": speculative_generate, "draft": pair.draft, "processor": pair.processor}
-    for lane in LANES.values():
+    partial = [LANES["drawn"] | {"draft": part}] if settings == "nothing" else []  # guesses a part of the vocabulary
+    for lane in (*LANES.values(), *partial):
         ours = exact(pair, **given | lane)
         assert ours.keys() == wanted.keys(), (settings, lane)
         assert sum(abs(ours[answer] - wanted[answer]) for answer in wanted) / 2 < 1e-5, (settings, lane)
@@ -207,7 +204,7 @@ def test_an_answer_ends_at_a_stop_string_wherever_it_is_completed(number: int):
     """Also in the middle of an accepted branch, and where only two tokens together spell it."""
     tokenizer, said, found = models.processor().tokenizer, models.reference(number)[:LONG], 0
     texts = [tokenizer.decode(said[: end + 1]) for end in range(LONG)]
-    for end in sample(range(1, LONG), 7):
+    for end in sample(range(1, LONG), 5):
         stop = texts[end][max(0, len(texts[end]) - 3) :]
         if not stop.strip() or "�" in stop:
             continue
@@ -489,13 +486,13 @@ def test_what_was_loaded_is_kept_while_the_model_lives(made):
 
 # ------------------------------------------------------------------------------------------- the pair that ships
 
-QUESTIONS, SHARE = (*SUGGESTIONS, *DETAIL_PROMPTS), 2  # cases that ask the same of the same picture
+QUESTIONS = (*SUGGESTIONS, *DETAIL_PROMPTS)
 
 
-@pytest.mark.parametrize(("dtype", "block"), [*(("float64", one) for one in sample(range(21), 1)), ("float32", 21)])
-def test_the_shipped_pair_says_what_generate_says(shipped, dtype: str, block: int):
-    """Greedily; a seed's drawn answers are those of the target alone. In float32 they part at near ties only."""
-    pair, rng = shipped(dtype), random.Random(f"shipped pair {block}")
+@pytest.mark.parametrize("block", sample(range(21), 1))
+def test_the_shipped_pair_says_what_generate_says(shipped, block: int):
+    """Greedily; a seed's drawn answers are those of the target alone."""
+    pair, rng = shipped("float64"), random.Random(f"shipped pair {block}")
     side = pair.target.config.vision_config.image_size
     picture = draw_scene(sample_scene(rng.randrange(100_000), rng.choice(SPLITS)), side)
     content = [{"type": "image"}, {"type": "text", "text": (question := rng.choice(QUESTIONS))}]
@@ -506,10 +503,9 @@ def test_the_shipped_pair_says_what_generate_says(shipped, dtype: str, block: in
     prompt, cold = pair.prompt(picture, question, LONG), replace(warm, temperature=0.0)
     alone, drawn = (pair.run(Lane.of(one, prompt)) for one in (cold, warm))
     assert alone.token_ids == new_tokens(pair.target, inputs, max_new_tokens=LONG)
-    for _ in range(SHARE):
-        own = {"rule": rng.choice(RULES), "depth": rng.randint(1, 10), "width": rng.randint(1, 6)}
-        own |= {"nodes": rng.randint(1, 40), "max_branches": rng.randint(1, 6), "min_log_prob": -50.0}
-        own |= {"entropy_threshold": rng.uniform(0, 2)}
-        for plain, config in ((alone, cold), (drawn, warm)):
-            verdict = compare(plain, pair.run(Lane.of(replace(config, drafter="model", **own), prompt)))
-            assert verdict.identical or (dtype == "float32" and verdict.near_tie), own
+    own = {"rule": rng.choice(RULES), "depth": rng.randint(1, 10), "width": rng.randint(1, 6)}
+    own |= {"nodes": rng.randint(1, 40), "max_branches": rng.randint(1, 6), "min_log_prob": -50.0}
+    own |= {"entropy_threshold": rng.uniform(0, 2)}
+    for plain, config in ((alone, cold), (drawn, warm)):
+        lane = Lane.of(replace(config, drafter="model", **own), prompt)
+        assert pair.run(lane).token_ids == plain.token_ids, own

@@ -15,16 +15,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import models
-from support.random_passes import SLOTS, Operations, llama, run_passes
+from support.random_passes import SLOTS, llama, run_passes
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 from specllava.engine.cpu import FEWEST_ROWS, PackedWeights, can_pack, fastest_threads
 from specllava.engine.cuda_graphs import CudaGraphs
 from specllava.engine.decoders import Batch, LanguageModel, PassInputs
 from specllava.engine.engine import Engine
 from specllava.engine.kv_cache import KVCache
-from specllava.engine.llama_layers import run_norm
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -48,46 +46,12 @@ def call_layers(self: LanguageModel, ids: Tensor, inputs: PassInputs, cache: KVC
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_logits_keys_and_values_have_the_bits_of_transformers_own_layers(dtype: torch.dtype):
     """Over random shapes, in eager and in padded passes."""
-    for seed in range(8):
+    for seed in range(DTYPES.index(dtype), 16, 4):
         model = llama(seed).to(dtype)
         for graphs in (None, CudaGraphs(CPU, capture=False)):
             own, theirs = (Engine.of(model, SLOTS, graphs=graphs) for _ in range(2))
             theirs.decoder._run_layers = call_layers.__get__(theirs.decoder)
             assert all(map(torch.equal, run_passes(own, seed), run_passes(theirs, seed)))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@torch.inference_mode(False)
-def test_a_norm_has_the_bits_of_transformers_own_and_learns_alike(dtype: torch.dtype):
-    for seed in range(12):
-        torch.manual_seed(seed)
-        norm = LlamaRMSNorm(int(torch.randint(4, 4200, ())), 1e-5).to(dtype).eval()
-        nn.init.normal_(norm.weight)
-        states = (10 ** float(torch.randn(())) * torch.randn(1, 7, len(norm.weight))).to(dtype).requires_grad_()
-        own, theirs = run_norm(norm, states), norm(states)
-        assert torch.equal(own, theirs)
-        (one, same) = (torch.autograd.grad(each.float().square().sum(), norm.weight)[0] for each in (own, theirs))
-        torch.testing.assert_close(one, same)
-
-
-def count_operations(engine: Engine) -> int:
-    engine.forward(Batch([1] * 9))
-    with Operations() as operations:
-        engine.forward(Batch([1] * 8))
-    return len(operations.computing)
-
-
-def test_a_padded_pass_takes_23_operations_a_layer():
-    """In half precision, 32 layers deep as LLaVA-1.5-7B is: 1,305 with the layers as they are called."""
-    model = llama(0, 32, hidden_size=64, num_attention_heads=2, num_key_value_heads=2, rope_parameters=None)
-    padded, counts = CudaGraphs(CPU, capture=False), []
-    for layers in (32, 16):
-        model.model.layers = model.model.layers[:layers]
-        counts.append(count_operations(Engine.of(model.bfloat16(), SLOTS, graphs=padded)))
-    assert counts[0] < 760 and counts[0] - counts[1] == 16 * 23
-    theirs = Engine.of(model, SLOTS, graphs=padded)
-    theirs.decoder._run_layers = call_layers.__get__(theirs.decoder)
-    assert count_operations(theirs) > 16 * 40
 
 
 # ----------------------------------------------------------------------------------------------------- packed weights
@@ -132,11 +96,6 @@ class Doubled(nn.Linear):
         return 2 * super().forward(states)
 
 
-class Scaled(LlamaDecoderLayer):
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return 2 * super().forward(*args, **kwargs)
-
-
 def twice(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args, **kwargs: 2 * plain(*args, **kwargs)
 
@@ -160,13 +119,11 @@ def replaced(owner: Any, name: str, value: Any) -> Callable[[], None]:
 CHANGES: MappingProxyType[str, Callable[[pytest.MonkeyPatch, Any, Any], Any]] = MappingProxyType({
     "in place": lambda patch, layer, up: doubled_in_place(up.weight),
     "as adapters are merged": lambda patch, layer, up: doubled_in_place(up.weight.data),  # counts no version
-    "other data": lambda patch, layer, up: replaced(up.weight, "data", 2 * up.weight.data),
     "other weight": lambda patch, layer, up: replaced(up, "weight", nn.Parameter(up.weight.flip(0))),
     "adapter": lambda patch, layer, up: replaced(layer.mlp, "up_proj", models.seeded(Adapted, up, 0)),
     "hook on a product": lambda patch, layer, up: patch.setitem(up._forward_hooks, 0, doubled),
     "forward of a product": lambda patch, layer, up: patch.setitem(vars(up), "forward", twice(up.forward)),
     "class of a product": lambda patch, layer, up: replaced(up, "__class__", Doubled),
-    "class of a layer": lambda patch, layer, up: replaced(layer, "__class__", Scaled),
 })  # fmt: skip
 
 

@@ -31,10 +31,9 @@ from specllava.models import memory as weighing
 from specllava.models.checkpoint import INDEX, Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
-from specllava.models.families import FAMILIES
 from specllava.models.family import Family
-from specllava.models.language_model import LANGUAGE_MODELS, parse_device
-from specllava.models.memory import estimate, quantization_config, size_of
+from specllava.models.language_model import parse_device
+from specllava.models.memory import estimate, quantization_config, unquantized
 from specllava.models.presets import draft_hint
 from specllava.pair import Pair
 
@@ -87,14 +86,6 @@ def test_a_preset_of_the_hub_runs_without_a_draft_and_says_so(hub: Path, root: P
     assert main(["compare", "--preset", "llava-1.5-7b", *asked(root)]) == 0
     told = capsys.readouterr()
     assert "prompt-lookup guesses because llava-1.5-7b has no draft" in told.err and "identical" in told.out
-
-
-def test_a_draft_from_a_directory_drafts_for_a_preset_and_for_a_target(hub: Path, root: Path, tmp_path: Path, capsys):
-    for target in (["--preset", "llava-1.5-7b"], ["--target", str(root / "target")]):
-        out = tmp_path / "out.json"
-        assert main(["compare", *asked(root, *target, "--draft", str(root / "draft"), "--json", str(out))]) == 0
-        assert json.loads(out.read_text())["identical"] and "speculation" not in capsys.readouterr().err
-        out.unlink()
 
 
 @pytest.mark.parametrize("what", ["target", "draft"])
@@ -181,15 +172,11 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         f"a pointer: {name}": (
             _write(name, POINTER), f'has a git-lfs pointer in place of {name}: run "git lfs pull" there, or download it'
         )
-        for name in (
-            FIRST, SECOND, INDEX, "config.json", "generation_config.json", "tokenizer.json",
-            "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "processor_config.json",
-            "preprocessor_config.json", "chat_template.json", "chat_template.jinja",
-        )
+        for name in (SECOND, INDEX, "config.json", "tokenizer.json", "preprocessor_config.json", "chat_template.jinja")
     },
     **{
         f"{content!r}: {name}": (_write(name, content), f"has a {name} of {len(content)} {NO_OBJECT}{why}")
-        for name in ("config.json", "generation_config.json", "tokenizer.json", "processor_config.json", INDEX)
+        for name in ("config.json", "tokenizer.json", INDEX)
         for content, why in ((b"", "Expecting value: line 1"), (b"{", "Expecting property"), (b"[]", "it holds"))
     },
     "an index of nothing": (_write(INDEX, b"{}"), "has a model.safetensors.index.json without weight_map"),
@@ -211,15 +198,12 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (_only(), "lacks 1 of 1 files of weights, such as model.safetensors: download them"),
     **{
         there: (_only(there), f"such as model.safetensors: convert {there}, by from_pretrained and save_pretrained")
-        for there in ("pytorch_model.bin", "pytorch_model-00001-of-00003.bin", "consolidated.00.pth", "q4.gguf")
+        for there in ("pytorch_model-00001-of-00003.bin", "consolidated.00.pth", "q4.gguf")
     },
-    **{
-        f"{kind} of its authors": (
-            _fields("config.json", model_type=kind, mm_vision_tower="clip"),
-            f"has LLaVA's own layout ({kind} with mm_vision_tower): {WAY}",
-        )
-        for kind in ("llava_llama", "llava_mistral", "llava_qwen", "llava")
-    },
+    "a LLaVA of its authors": (
+        _fields("config.json", model_type="llava_llama", mm_vision_tower="clip"),
+        f"has LLaVA's own layout (llava_llama with mm_vision_tower): {WAY}",
+    ),
     "code of its own": (
         _fields("config.json", model_type="v", auto_map={}),
         f"has model_type 'v' by code of its own (auto_map), which is not run: {WAY}",
@@ -274,7 +258,7 @@ def test_two_threads_load_one_after_the_other(root: Path, monkeypatch: pytest.Mo
     assert most[0] == 1 and PreTrainedModel.tie_weights is tie and torch.get_default_dtype() == torch.float32
 
 
-@pytest.mark.parametrize("padding", range(0, 64, 8))
+@pytest.mark.parametrize("padding", [0, 8, 40])
 def test_weights_begin_at_aligned_addresses_whatever_the_length_of_the_header(tmp_path: Path, padding: int):
     """Spaces are appended to the header: the data begins that many bytes later."""
     saved = models.target()
@@ -289,16 +273,6 @@ def test_weights_begin_at_aligned_addresses_whatever_the_length_of_the_header(tm
     read += checkpoint.tensors("model.vision_tower").values()
     assert {weight.data_ptr() % 64 for weight in read} == {0}
     assert all(torch.equal(one, expected[name]) for name, one in loaded.state_dict().items())
-
-
-def test_a_model_of_another_type_is_refused_with_those_that_are_known(root: Path, tmp_path: Path):
-    odd = without(root, tmp_path, lambda directory: (directory / "config.json").write_text('{"model_type": "gpt2"}'))
-    line = complaint(lambda: Pair.load(odd, name="x", device="cpu"))
-    *names, last = (family.name for family in FAMILIES)
-    assert line == (
-        f"models of type gpt2 are not known as targets: {', '.join(names)} and {last} are, and without pictures"
-        f" {', '.join(LANGUAGE_MODELS)}"
-    )
 
 
 def test_what_ends_an_answer_is_found_in_the_configuration_or_the_tokenizer(root: Path, tmp_path: Path):
@@ -328,10 +302,7 @@ def _text_config(**change: object) -> Callable[[Path], object]:
         _fields("chat_template.json", chat_template="{% for x in %}"),
         _fields("chat_template.json", chat_template=5),
         _text_config(hidden_size=-8),
-        _text_config(hidden_size="wide"),
         _text_config(num_hidden_layers=2.5),
-        _text_config(vocab_size=0),
-        _text_config(num_attention_heads=0),
         _text_config(max_position_embeddings="long"),
     ],
 )
@@ -344,20 +315,12 @@ def test_a_damaged_checkpoint_costs_one_line(root: Path, tmp_path: Path, capsys,
     assert "SPECLLAVA_DEBUG" not in told[0]  # foreseen, and told with the place
 
 
-DEVICES = {
-    **{
-        name: f"unknown device {name!r}: use auto, cpu, cuda or cuda:N"
-        for name in ("meta", "tpu", "xla", "vulkan", "banana")
-    },
-    "cuda:99": f"device cuda:99 is not there: {torch.cuda.device_count()} GPUs are available",
-    "mps": "unknown device 'mps': use auto, cpu, cuda or cuda:N",
-}
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_a_device_that_cannot_hold_a_model_is_refused(root: Path, name: str):
+def test_a_device_that_cannot_hold_a_model_is_refused(root: Path):
     """``meta`` was taken for a device, and failed in the middle of loading."""
-    assert complaint(lambda: Pair.load(root / "target", device=name)) == DEVICES[name]
+    lines = {name: f"unknown device {name!r}: use auto, cpu, cuda or cuda:N" for name in ("meta", "mps", "banana")}
+    lines["cuda:99"] = f"device cuda:99 is not there: {torch.cuda.device_count()} GPUs are available"
+    for name, line in lines.items():
+        assert complaint(lambda name=name: Pair.load(root / "target", device=name)) == line
     assert parse_device("auto").type in ("cpu", "cuda")
 
 
@@ -378,12 +341,12 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_one_line_and_leaves_no
 # ----------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("limit", [None, 200])
-def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
-    """Weights of both models, and the caches as a dialogue allocates them: the tree's columns were left out."""
+@pytest.mark.parametrize(("limit", "draft"), [(None, "draft"), (200, "draft"), (None, "eagle3")])
+def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None, draft: str):
+    """Weights of both models, and keys, values and states as a dialogue allocates them, with the tree's columns."""
     told: list[str] = []
     pair = Pair.load(
-        root / "target", root / "draft", name="x", device="cpu", dtype="float32", context=limit, notify=told.append
+        root / "target", root / draft, name="x", device="cpu", dtype="float32", context=limit, notify=told.append
     )
     built = [(type(model), model.config) for model in (pair.target, pair.draft)]
     needed = estimate(*built, torch.float32, context=limit)
@@ -394,22 +357,11 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None):
     chat.ask("What?", None, DecodingConfig(max_new_tokens=4))
     held = 0
     for engine in chat._caches._engines.values():
-        held += sum(slab.numel() * slab.element_size() for slab in engine.cache.slabs)
+        kept = [*engine.cache.slabs, *([] if engine.cache.states is None else [engine.cache.states])]
+        held += sum(one.numel() * one.element_size() for one in kept)
     assert needed.caches == held
     assert needed.total == sum(taken) + held
     assert len(told) == 1 and str(needed) in told[0]
-
-
-def test_the_estimate_of_llava_7b_is_about_what_is_known_of_it():
-    """14.1 GB of half-precision weights, and 2.1 GB of cache for 4096 tokens."""
-    text = LlamaConfig(vocab_size=32064, max_position_embeddings=4096)
-    build = (LlavaForConditionalGeneration, LlavaConfig(text_config=text))
-    whole = estimate(build, None, torch.float16)
-    assert whole.target == pytest.approx(14.13e9, rel=0.01)
-    assert size_of(*build).column == 2 * 32 * 4096
-    assert whole.caches == (4096 + DecodingConfig().nodes + 1) * whole.column == (4096 + 21) * 2 * 32 * 4096 * 2
-    eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
-    assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
 
 
 def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
@@ -513,7 +465,12 @@ def test_a_target_whose_weights_lie_on_disk_until_they_run_says_the_same(root: P
 
 
 def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyPatch):
-    cpu = torch.device("cpu")
+    """Of LLaVA-1.5-7B the language model alone would shrink, from 14.1 GB."""
+    cpu, config = torch.device("cpu"), LlavaConfig(text_config=LlamaConfig(vocab_size=32064))
+    build = (LlavaForConditionalGeneration, config)
+    eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
+    assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
+    assert unquantized(models.target()) == ["model.vision_tower", "model.multi_modal_projector", "lm_head"]
     assert quantization_config("none", cpu) is None
     for scheme in ("int8", "int4"):
         line = complaint(lambda scheme=scheme: quantization_config(scheme, cpu))

@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from itertools import cycle, islice, pairwise
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from support import models
 from support.amount import ALL, sample
-from support.fake_cuda import REFUSAL, FakeCuda, HostReadError, host_reads
+from support.fake_cuda import REFUSAL, FakeCuda, host_reads
 from support.marked_device import mark_model, marked_device
-from support.random_passes import SLOTS, Operations, llama, run_passes
+from support.random_passes import SLOTS, llama, run_passes
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
@@ -41,7 +39,6 @@ from specllava.pair import Pair
 from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane
 from specllava.trace import Prefill, StepTrace
-from specllava.tree import DraftTree
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
@@ -129,19 +126,6 @@ def test_passes_of_any_width_run_and_the_capacity_is_the_limit():
 # -------------------------------------------------------------------------------------------------- whole answers
 
 
-@pytest.mark.parametrize("method", [*RULES, "prompt-lookup", "none"])
-def test_answers_of_captured_passes_are_those_of_whole_forward_passes(method: str, monkeypatch: pytest.MonkeyPatch):
-    """Without any cache, in float64."""
-    cuda, seed = FakeCuda(monkeypatch), len(method) % 2
-    chosen = {"rule": method} if method in RULES else {"rule": "topk", "drafter": method}
-    pair, config = captured(models.pair("mixed", seed)), replace(SHORT, **chosen, max_new_tokens=models.LONGEST)
-    for number in (seed, 2 + seed):
-        trace = pair.run(Lane.of(config, models.prompt(number, seed)))
-        assert trace.token_ids == models.expected(number, seed, models.LONGEST)
-        assert trace.setting.passes == "graphs"
-    assert cuda.replays > 20
-
-
 @contextmanager
 def tokens_read(draft: Any) -> Iterator[list[int]]:
     """Tokens of every pass through a draft's first layer, as the layer itself is given them."""
@@ -172,6 +156,7 @@ def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkey
         for other in others:
             _, *steps = other.race([Lane.of(config, prompt)])
             assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
+            assert other.pass_mode == ("padded" if other is others[0] else "graphs")
 
 
 @pytest.mark.parametrize(("rule", "drafter"), [*zip(RULES, cycle(("model", "eagle3", "vispec"))), ("topk", "none")])
@@ -320,56 +305,10 @@ def exactly(pair: Pair) -> Pair:
     return replace(pair, passes="padded", exact=True)
 
 
-def test_both_lanes_of_exact_passes_run_one_and_the_same_pass(monkeypatch: pytest.MonkeyPatch):
-    """The same operations on the same shapes; a verified node has the slot that it has in the text."""
-    kinds: dict[GraphRunner, set[Any]] = {}
-    call, run = GraphRunner._call, GraphRunner.run
-
-    def watch(runner: GraphRunner, *args: Any) -> None:
-        with Operations() as operations:
-            call(runner, *args)
-        kinds.setdefault(runner, set()).add(tuple(operations.computing))
-
-    def place(runner: GraphRunner, batch: Batch, start: int, positions: Any, reduction: Any) -> Any:
-        if runner.min_rows == EXACT_ROWS:
-            count = len(batch.tokens)
-            assert list(positions) == list(range(start, start + count))
-            assert batch.visible is None or np.array_equal(batch.visible, np.tri(count, start + count, start))
-            widths.append(count)
-        return run(runner, batch, start, positions, reduction)
-
-    pair, prompt = models.pair("mixed"), models.prompt(0)
-    config = replace(SHORT, nodes=200, max_new_tokens=models.LONGEST)
-    for one, same in ((exactly(pair), True), (replace(pair, passes="padded"), False)):
-        _ = one.engines  # has checked itself
-        lanes, widths = [], list[int]()
-        with monkeypatch.context() as patched:
-            patched.setattr(GraphRunner, "_call", watch)
-            patched.setattr(GraphRunner, "run", place)
-            for drafter in ("none", "model"):
-                request = one.request(Lane.of(replace(config, drafter=drafter), prompt))
-                *_, _ = models.stream(request)
-                assert tuple(request.emitted) == models.expected(0, 0, models.LONGEST)
-                lanes.append(kinds[request.engine.runner])
-                kinds.clear()
-        assert (lanes[0] == lanes[1] and len(lanes[0]) == 1) == same == (max(widths, default=0) > 1)
-
-
-@given(models.trees())
-def test_the_first_branch_goes_down_the_first_children(tree: DraftTree):
-    branch = tree.first_branch()
-    assert branch == tree.path(branch[-1]) and branch[-1] not in tree.parents
-    assert all(node == tree.parents.index(parent) for parent, node in pairwise(branch))
-    chain = tree.subtree(branch)
-    assert chain.parents == tuple(range(-1, len(branch) - 1))
-    for name in ("tokens", "log_probs", "entropies"):
-        assert getattr(chain, name) == tuple(getattr(tree, name)[node] for node in branch)
-
-
 def test_every_slot_of_both_lanes_has_the_same_bits_in_half_precision():
     """In bfloat16, over drafters, rules and seeds, greedy and sampled: not the tokens alone."""
     faster, runner = 0, random_pairs(torch.bfloat16)
-    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 18):
+    for case in islice(cases(104, seed=7), 0, None, 2 if ALL else 26):
         asked, prompt = runner._asked(case)
         (plain, slots, alone), (emitted, others, passes) = (
             decode_exactly(exactly(asked), prompt, one.config) for one in (case.alone, case)
@@ -426,10 +365,6 @@ def test_where_a_row_depends_on_more_exact_passes_are_refused_in_one_line(monkey
 # --------------------------------------------------------------------------------------------------------- captures
 
 
-def capture_all(graphs: CudaGraphs, names: str, compute: Callable[[str], None]) -> list[bool]:
-    return [graphs.capture(partial(compute, name)) is not None for name in names]
-
-
 def test_a_capture_calls_the_pass_first_in_its_thread_and_collects_no_garbage(monkeypatch: pytest.MonkeyPatch):
     cuda = FakeCuda(monkeypatch)
     graphs, calls = CudaGraphs(GPU, capture=True), list[Any]()
@@ -441,38 +376,6 @@ def test_a_capture_calls_the_pass_first_in_its_thread_and_collects_no_garbage(mo
     assert [(name, collects) for name, _, collects in calls] == [("a", True), ("a", False), ("b", True), ("b", False)]
     assert calls[0][1] == calls[1][1] != threading.get_ident() and gc.isenabled()
     assert (graphs.captured, graphs.failure, cuda.replays) == (2, None, 0) and graphs.seconds >= 7200
-
-
-def test_a_capture_that_fails_is_reported_and_tried_once_more_and_then_passes_are_called(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    cuda, calls = FakeCuda(monkeypatch), list[str]()
-    graphs = CudaGraphs(GPU, capture=True)
-    cuda.failing = 1
-    assert capture_all(graphs, "ab", calls.append) == [True, True] and calls == [*"aaaabb"]
-    left = [("stream", "before"), ("_cuda_endAllocateToPool", 0, 1), ("_cuda_releasePool", 0, 1)]
-    assert cuda.log == [("capture", 1), *left, ("capture", 2), ("capture", 2)]
-    assert (graphs.captured, graphs.failure) == (2, None)
-    assert caplog.messages == [f"a pass was not captured as a CUDA graph: {REFUSAL.splitlines()[0]}"]
-    cuda.failing, cuda.reason = 99, "operation not permitted " + 99 * "x" + 99 * "y" + "\nmore"
-    assert capture_all(graphs, "cd", calls.append) == [False, False] and calls[6:] == [*"cccc"]
-    assert (graphs.captured, graphs.failure, graphs.capturing) == (2, cuda.reason[:160], False)
-    assert len(caplog.records) == 4 and "which is slower" in caplog.text
-
-
-def test_captures_here_refuse_what_no_graph_can_do(monkeypatch: pytest.MonkeyPatch):
-    FakeCuda(monkeypatch)
-    readings: tuple[Callable[[Tensor], Any], ...] = (
-        lambda logits: logits.tolist(), lambda logits: logits.sum().item(), lambda logits: logits[logits > 1],
-        Tensor.nonzero, lambda logits: torch.tensor([1.0]),
-    )  # fmt: skip
-    for reading in readings:
-        engine = Engine.of(llama(0), SLOTS, graphs=CudaGraphs(CPU, capture=True))
-        engine.forward(Batch([3, 4]))
-        plain = engine.decoder.logits
-        engine.decoder.logits = lambda states, read=reading, plain=plain: (read(plain(states)), plain(states))[1]
-        with pytest.raises(HostReadError, match="a pass asks the host by"):
-            engine.forward(Batch([3]))
 
 
 def captures_of_a_race(pair: Pair, config: DecodingConfig) -> tuple[int, int]:
@@ -528,18 +431,22 @@ def test_all_that_races_run_is_captured_at_load(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("fault", "exact"), [("replays", False), ("replays", True), ("captures", True), ("later captures", False)]
+    ("fault", "exact"),
+    [("one capture", False), ("replays", False), ("replays", True), ("captures", True), ("later captures", False)],
 )
 def test_a_gpu_that_captures_or_replays_wrongly_decodes_as_ever(
     fault: str, exact: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     cuda = FakeCuda(monkeypatch, replaying=fault != "replays")
-    cuda.failing = 99 if fault == "captures" else 0
+    cuda.failing = {"captures": 99, "one capture": 1}.get(fault, 0)
     pair = captured(models.pair("mixed"), exact)
-    cuda.failing = 99
+    cuda.failing = 1 if fault == "one capture" else 99
     trace = models.decode(pair, models.prompt(0), replace(SHORT, max_new_tokens=12))
     assert trace.token_ids == models.expected(0, 0, 12)
     reason = REFUSAL.splitlines()[0]
+    if fault == "one capture":  # which is tried once more
+        assert trace.setting.passes == "graphs" and f"not captured as a CUDA graph: {reason}" in caplog.text
+        return
     if fault == "later captures":
         assert trace.setting.passes.startswith(f"padded, a capture failed: {reason}")
         return
@@ -569,11 +476,3 @@ def test_passes_mix_no_tensors_of_host_and_device(passes: PassesName, name: str)
             assert there.generate(models.picture(0), "What?", config).token_ids == expected
 
 
-def test_the_marked_device_refuses_what_a_device_refuses():
-    with marked_device() as device:
-        there, here = torch.ones(3, device=device), torch.ones(3)
-        assert (there + 1).device == (there * torch.tensor(2.0)).device == device and there.cpu().device == CPU
-        assert torch.equal(there.cpu(), here) and there[torch.tensor([0])].device == device
-        for mix in (lambda: there + here, lambda: torch.where(there > 0, there, here), lambda: there.numpy()):
-            with pytest.raises(AssertionError, match="device"):
-                mix()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -15,19 +14,17 @@ from support.families import Layout, write_checkpoint, write_text_model
 from support.refusals import complaint
 
 from specllava.cli.commands import listing
-from specllava.cli.main import main
 from specllava.cli.options import PairOptions, load_pair
 from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.memory import ENOUGH, estimate
-from specllava.models.options import DraftReading, LoadOptions
-from specllava.models.presets import NO_FIGURES, Preset, draft_hint, presets
+from specllava.models.options import LoadOptions
+from specllava.models.presets import NO_FIGURES, presets
 from specllava.pair import Pair
-from visual.player.recorded import read_recorded
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
-MSD, EAGLE, NEXT = "llava-1.5-7b-msd", "llava-1.5-7b-eagle", "llava-1.6-vicuna-7b-vispec"
+MSD, EAGLE = "llava-1.5-7b-msd", "llava-1.5-7b-eagle"
 RELATIVES = tuple(name for name, preset in presets().items() if preset.measured == NO_FIGURES)
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
@@ -88,20 +85,6 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
     assert "has the keys of format eagle, not of eagle3" in line
 
 
-@pytest.mark.parametrize(
-    ("draft", "asked", "expected"),
-    [
-        (None, DraftReading(), ("own", DraftReading("msd", (0, 1, 2)))),
-        (None, DraftReading("eagle"), ("own", DraftReading("eagle", (0, 1, 2)))),
-        (None, DraftReading(None, (-1,), 5e6), ("own", DraftReading("msd", (-1,), 5e6))),
-        ("other", DraftReading(), ("other", DraftReading())),
-        ("other", DraftReading("vispec"), ("other", DraftReading("vispec"))),
-    ],
-)
-def test_what_a_preset_knows_is_of_its_own_draft_and_of_no_other(draft, asked, expected) -> None:
-    assert Preset("target", "own", reading=DraftReading("msd", (0, 1, 2))).chosen(draft, asked) == expected
-
-
 # ----------------------------------------------------------------------------------------------- what is named
 
 
@@ -113,30 +96,6 @@ def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones
     assert set(near.split(", ")) <= set(presets()) and "smolvlm2-2.2b-256m" in near
     assert rest == f"another of the {len(presets())} that specllava presets lists"
     assert "toy, " in complaint(lambda: Pair.from_preset("?"))
-
-
-def test_published_drafts_are_named_with_their_target_and_who_measured_them() -> None:
-    drafted = {name: preset for name, preset in presets().items() if not preset.shipped and preset.draft}
-    published = {name: preset for name, preset in drafted.items() if name not in RELATIVES}
-    assert {MSD, EAGLE, NEXT, "llava-1.5-7b-vispec"} <= set(published)
-    for name, preset in published.items():
-        assert preset.measured.startswith(("MMSpec: ", "authors: ", "TensorRT Edge-LLM: ")) and preset.licence
-        of, kind, publisher = re.fullmatch(r"(.+)-(msd|vispec|eagle3?)(-\w+)?", name).groups()
-        assert preset.reading.draft_format == (kind if kind in ("msd", "vispec") else None)
-        assert str(preset.target).split("/")[1].lower().startswith(of.replace("1.6", "v1.6"))
-        assert publisher is None or name.removesuffix(publisher) in published
-
-
-def test_a_target_without_a_draft_is_told_what_drafts_for_it() -> None:
-    made = 'make one with "specllava draft init" and name it with --draft'
-    for preset in presets().values():
-        if preset.draft and not preset.shipped:
-            told = draft_hint(str(preset.target), preset.family, made)
-            named = told.removeprefix("take --preset ").split(", or ")[0].split(" or ")
-            assert all(presets()[name].target == preset.target and presets()[name].draft for name in named)
-    assert draft_hint("runs/mine", "idefics3", made) == made
-    smaller = "such as --draft HuggingFaceTB/SmolVLM2-256M-Video-Instruct, or "
-    assert draft_hint("runs/mine", "smolvlm", made).endswith(smaller + made)
 
 
 def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:
@@ -162,28 +121,6 @@ def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(stored:
     assert (pair.target_name, pair.draft_vision) == ("vicuna-7b-v1.3", "states")
     traces = pair.compare(None, "What is there?", SHORT)
     assert traces["speculative"].token_ids == traces["target-only"].token_ids
-
-
-def test_what_is_not_downloaded_costs_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    checkpoints.picture(1).save(tmp_path / "picture.png")
-    command = ["generate", "--preset", NEXT, "--image", str(tmp_path / "picture.png"), "--prompt", "What?"]
-    assert main(command) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("specllava: no directory llava-hf/llava-v1.6-vicuna-7b-hf here, and the hub gave no such")
-
-
-def test_the_guide_opens_with_three_commands_that_make_a_race(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Installation apart, which other tests resolve, and the page, which would be served until somebody stops it."""
-    section = GUIDE.read_text(encoding="utf-8").split("### LLaVA-1.5-7B with a published draft")[1].split("\n#")[0]
-    install, race, view = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)[0].splitlines()
-    assert install == "pip install -r requirements.txt" and view == "python -m specllava trace view race.json"
-    monkeypatch.chdir(tmp_path)
-    checkpoints.picture(1).save(tmp_path / "photo.jpg")
-    assert main([*shlex.split(race)[3:], "--max-new-tokens", "8"]) == 0
-    assert "identical" in capsys.readouterr().out and read_recorded(tmp_path / "race.json").speculative
-    assert "**Untried:**" in section
 
 
 # ----------------------------------------------------------------------------------------------- published sizes

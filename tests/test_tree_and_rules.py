@@ -5,31 +5,23 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError, model_validator
-from support.eagle2 import Path, Scores, best, random_scores, verified_paths
+from pydantic import TypeAdapter, ValidationError
 from support.models import trees
 from support.refusals import complaint
 
-from specllava.config import (
-    RULE_CHOICES,
-    DecodingConfig,
-    eagle2_tree,
-    one_line,
-    options_read,
-    short,
-)
+from specllava.config import RULE_CHOICES, DecodingConfig, eagle2_tree, one_line, options_read, short
 from specllava.spec_decode.growth import GrownTree, GrowthLimits, TopTokens, TreeBuilder, grow
 from specllava.spec_decode.rules import RULES, EntropyRule, Shape, best_shape, build_rule, fixed_shape
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree
 
+Path = tuple[int, ...]  # tokens from the root on
 ROOT = 3
 VOCABULARY = 8
 
@@ -268,49 +260,40 @@ def test_a_shaped_tree_has_its_shape_and_the_best_guesses(draft: Draft, rule: st
             left -= len(family)
 
 
-@given(drafts, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
-def test_topk_keeps_the_most_probable_subtree(draft: Draft, depth: int, width: int, nodes: int):
-    """Of everything that the beam saw, no other set of nodes closed under parents has a larger sum of probabilities."""
-    config = DecodingConfig(rule="topk", depth=depth, width=width, nodes=nodes)
-    tree = grown(draft, config).tree
-    everything = grown(Draft(draft.guess), dataclasses.replace(config, nodes=256)).tree
-    assert sum(map(math.exp, tree.scores()[1:])) == pytest.approx(max(closed_sums(everything, nodes)), abs=1e-5)
+def eagle2_paths(draft: Draft, depth: int, top_k: int, total: int) -> set[Path]:
+    """The guesses that EAGLE-2 verifies, by its drafting loop read plainly (SafeAILab/EAGLE, ``topK_genrate``).
+
+    Args:
+        depth: passes after the root's.
+        top_k: nodes of a level, and children of each.
+        total: tokens to verify, the root among them.
+    """
+    beam: dict[Path, float] = {(ROOT,): 0.0}
+    known: dict[Path, float] = {}
+    for _ in range(depth + 1):
+        grown: dict[Path, float] = {}
+        for path, score in beam.items():
+            guess = draft.guess(path)
+            children = list(zip(guess.tokens, guess.log_probs, strict=True))[:top_k]
+            grown |= {(*path, token): score + value for token, value in children}
+        known |= grown
+        beam = {path: grown[path] for path in heapq.nlargest(top_k, grown, key=grown.__getitem__)}
+    return set(heapq.nlargest(total - 1, known, key=known.__getitem__))
 
 
-def closed_sums(tree: DraftTree, nodes: int) -> Iterator[float]:
-    """Sum of probabilities of every subset of at most ``nodes`` nodes that holds each node's parent."""
-    chances = [math.exp(score) for score in tree.scores()]
-
-    def extend(node: int, chosen: frozenset[int], total: float) -> Iterator[float]:
-        yield total
-        for later in range(node, len(tree)):
-            if len(chosen) < nodes and tree.parents[later] in chosen | {0}:
-                yield from extend(later + 1, chosen | {later}, total + chances[later])
-
-    return extend(1, frozenset(), 0.0)
-
-
-@pytest.mark.parametrize(("depth", "top_k", "total"), [(5, 10, 59), (3, 8, 30), (7, 10, 60), (2, 3, 9)])
-@pytest.mark.parametrize("spread", [1.0, 6.0])  # wide trees, and deep ones
+@pytest.mark.parametrize(("depth", "top_k", "total"), [(5, 8, 59), (3, 8, 30), (7, 6, 60), (2, 3, 9)])
+@pytest.mark.parametrize("sharpness", [0.5, 3.0])  # wide trees, and deep ones
 def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(
-    depth: int, top_k: int, total: int, spread: float
+    depth: int, top_k: int, total: int, sharpness: float
 ) -> None:
     """In its authors' numbers taken for ours a tree lacked its deepest level."""
-    config = DecodingConfig(**eagle2_tree(depth, top_k, total))
-    deepest = 0
+    config, deepest = DecodingConfig(**eagle2_tree(depth, top_k, total)), 0
     for seed in range(12):
-        scores = random_scores(seed, 40, spread)
-
-        def guess(path: Path, scores: Scores = scores) -> TopTokens:
-            after = scores(path[1:])
-            return TopTokens(top := best(after, top_k), [after[one] for one in top], 1.0)
-
-        wanted = verified_paths(scores, depth, top_k, total)
-        found = {path[1:] for path, *_ in described(grown(Draft(guess), config).tree)} - {()}
-        assert found == wanted and len(wanted) == total - 1
+        draft = random_draft(seed, sharpness)
+        wanted = eagle2_paths(draft, depth, top_k, total)
+        assert {path for path, *_ in described(grown(draft, config).tree)} == wanted | {(ROOT,)}
         deepest = max(deepest, *map(len, wanted))
-    assert spread == 1.0 or deepest == depth + 1
+    assert sharpness < 1 or deepest == depth + 2
 
 
 def test_the_options_of_a_rule_are_the_fields_of_its_class():
@@ -381,20 +364,6 @@ def test_what_is_no_option_is_refused_in_a_short_line():
     for options, words in cases:
         line = refusal(options)
         assert words in line and "\n" not in line and len(line) < 300, line
-
-    class Long:
-        @model_validator(mode="before")
-        @classmethod
-        def refuse(cls, value: object) -> object:
-            raise ValueError("\x1b[31m no " * 100_000)
-
-    with pytest.raises(ValidationError) as caught:
-        TypeAdapter(pydantic.dataclasses.dataclass(Long)).validate_python({"k" * 5_000: 1})
-    line = one_line(caught.value)
-    assert len(line) < 300 and line.isprintable()
-    with pytest.raises(ValidationError) as many:
-        TypeAdapter(list[int]).validate_python(["x"] * 50_000)
-    assert "50,000 errors" in one_line(many.value)
 
 
 def test_a_value_for_a_message_is_short_whatever_it_is():

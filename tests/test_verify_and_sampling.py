@@ -17,22 +17,18 @@ from support import models
 from support.amount import sample
 from support.chances import (
     EXACT,
-    WRONG,
-    Prefix,
     Shape,
     World,
     ahead,
     chosen,
     coupled,
     drawn,
-    grow,
     make_tree,
     outcomes,
     prefix_of,
     rows,
     tally,
 )
-from torch import Tensor
 from transformers.generation import LogitsProcessorList
 
 from specllava.config import DecodingConfig
@@ -212,30 +208,6 @@ def test_a_sampler_verifies_warped_logits_by_how_the_children_came(seed: int):
     assert first.reduction is None
 
 
-@pytest.mark.parametrize("shape", [SHAPES["all siblings"], SHAPES["both go on"]])
-def test_a_token_that_cannot_have_been_drawn_counts_as_chosen(shape: Shape):
-    def as_chosen(tree: DraftTree, probs: Tensor, draft_probs: Tensor, chance: SeededRandom) -> Verification:
-        return verify_drawn(tree, probs, torch.zeros_like(draft_probs), chance)
-
-    by_rule, by_choice = (tally(RANDOM, chosen(RANDOM, shape), verify) for verify in (as_chosen, coupled))
-    assert by_rule.off(RANDOM) < EXACT
-    assert by_rule.accepted == pytest.approx(by_choice.accepted, abs=EXACT)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_children_may_be_added_when_the_draft_has_run_out(seed: int):
-    world = World(seed, vocabulary=4, draft_top_k=2)
-
-    def pick(prefix: Prefix, count: int, chance: SeededRandom) -> list[int]:
-        tokens = draw_children(world.draft(prefix), count, chance)
-        return tokens + [token for token in range(world.vocabulary) if token not in tokens][: count - len(tokens)]
-
-    def grower(chance: SeededRandom) -> DraftTree:
-        return grow((LEAF, (LEAF,), LEAF), lambda prefix, count: pick(prefix, count, chance))
-
-    assert tally(world, grower, verify_drawn).off(world) < EXACT
-
-
 @pytest.mark.parametrize("token", range(3))
 def test_no_guess_is_accepted_where_every_token_is_forbidden(token: int):
     """Whichever token a row without probabilities seems to give, a child that carries it hides nothing."""
@@ -243,17 +215,6 @@ def test_no_guess_is_accepted_where_every_token_is_forbidden(token: int):
     logits = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, 2.0]])
     with pytest.raises(ValueError, match="forbids every next token"):
         sampler.verify(DraftTree.chain([0, token]), logits)
-
-
-def test_a_drawn_child_must_not_be_dropped_for_its_token():
-    """Keeping the likelier of two drawn children bends the distribution, unless it is verified as chosen."""
-
-    def grower(chance: SeededRandom) -> DraftTree:
-        tokens = draw_children(RANDOM.draft(()), 2, chance)
-        return make_tree([max(tokens, key=lambda token: float(RANDOM.draft(())[token]))], [0])
-
-    assert tally(RANDOM, grower, verify_drawn).off(RANDOM) > WRONG
-    assert tally(RANDOM, grower, coupled).off(RANDOM) < EXACT
 
 
 class Refusing(SeededRandom):
@@ -271,21 +232,6 @@ def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int):
     verdict = verify_drawn(make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1]), probs, probs, chance)
     assert verdict.accepted == ()
     assert probs[0, verdict.bonus_token] > 0
-
-
-@pytest.mark.parametrize("count", range(5))
-def test_children_are_drawn_without_replacement(count: int):
-    probs = World(0, vocabulary=4, top_k=3).target(())
-    total = 0.0
-    for tokens, weight in outcomes(lambda chance: draw_children(probs, count, chance)):
-        assert len(tokens) == len(set(tokens)) == min(count, 3)
-        left, expected = 1.0, 1.0
-        for token in tokens:
-            expected *= float(probs[token]) / left
-            left -= float(probs[token])
-        assert weight == pytest.approx(expected, abs=EXACT)
-        total += weight
-    assert total == pytest.approx(1.0, abs=EXACT)
 
 
 def test_what_the_verifiers_refuse():
@@ -387,23 +333,3 @@ def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int)
                 assert draw.draft_prob and draw.acceptance == min(1.0, draw.target_prob / draw.draft_prob)
 
 
-@pytest.mark.parametrize("kind", ["drawn", "narrow"])
-def test_after_a_refusal_the_next_draw_uses_the_residual(tiny: Pair, kind: str) -> None:
-    """Of the words that both records name: what was left of p and q, scaled to one, is what comes next."""
-    met = 0
-    for seed in SEEDS:
-        for step in run(tiny, kind, seed).steps:
-            for before, after in pairwise(step.draws):
-                if before.accepted or before.node != after.node:
-                    continue
-                rest = {
-                    token: max(p - q, 0.0)
-                    for token, p, q in zip(before.tokens, before.target_probs, before.draft_probs, strict=True)
-                }
-                seen = dict(zip(after.tokens, after.target_probs, strict=True))
-                both = [token for token in rest if rest[token] > 1e-4 and token in seen]
-                ratios = [seen[token] / rest[token] for token in both]
-                assert ratios == pytest.approx([ratios[0]] * len(ratios), rel=1e-2) if ratios else True
-                assert seen.get(before.token, 0.0) == 0.0
-                met += len(both) > 1
-    assert met > 20

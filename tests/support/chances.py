@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -27,7 +25,6 @@ Verify = Callable[[DraftTree, Tensor, Tensor, SeededRandom], Verification]
 Grow = Callable[[SeededRandom], DraftTree]
 
 EXACT = 1e-9  # total variation that rounding may cause
-WRONG = 1e-3  # total variation that a wrong rule must exceed
 ROOT_TOKEN = 0  # part of no prefix: it is the same for all trees
 
 
@@ -177,37 +174,3 @@ def tally(world: World, grower: Grow, verify: Verify) -> Tally:
     return result
 
 
-@torch.inference_mode()
-def drawn_exactly(
-    logits: Callable[[Tensor], Tensor], prompt: Tensor, length: int, temperature: float, top_k: int
-) -> dict[Prefix, float]:
-    """Every answer that a target may draw, with its probability, from whole forward passes.
-
-    Args:
-        logits: of token ids ``[1, length]``, ``[1, length, vocabulary]``.
-    """
-    found: dict[Prefix, float] = {(): 1.0}
-    for _ in range(length):
-        longer: dict[Prefix, float] = {}
-        for answer, chance in found.items():
-            ids = torch.cat([prompt, torch.tensor([answer], dtype=torch.long)], dim=1)
-            probs = warp(logits(ids)[0, -1:], warpers(temperature, top_k=top_k))[0]
-            for token in probs.nonzero().squeeze(1).tolist():
-                longer[(*answer, token)] = chance * float(probs[token])
-        found = longer
-    return found
-
-
-def check_distribution(seen: Counter[Prefix], exact: Mapping[Prefix, float]) -> None:
-    """Chi-square of drawn answers against the exact distribution; chance misses the bound once in 10,000."""
-    assert set(seen) <= set(exact)
-    runs = seen.total()
-    pooled = [(seen[answer], runs * chance) for answer, chance in exact.items() if runs * chance >= 5]
-    rare = runs - sum(expected for _, expected in pooled)
-    if rare >= 5:
-        pooled.append((runs - sum(observed for observed, _ in pooled), rare))
-    freedom = len(pooled) - 1
-    assert freedom >= 3
-    statistic = sum((observed - expected) ** 2 / expected for observed, expected in pooled)
-    spread = 2 / (9 * freedom)  # Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal
-    assert ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread) < 3.72, (statistic, freedom)

@@ -14,14 +14,9 @@ from typing import Any, Literal
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    LlamaForCausalLM,
-    LlavaForConditionalGeneration,
-    LlavaNextForConditionalGeneration,
-)
+from transformers import AutoConfig, LlamaForCausalLM, LlavaForConditionalGeneration, LlavaNextForConditionalGeneration
 
 from support.models import seeded
 
@@ -66,13 +61,15 @@ def spelling(also: str = "") -> str:
         also: more text to learn pieces from, for a tokenizer that differs.
     """
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # to learn alone: no piece goes over the end of a word
     bytes_ = [f"<0x{value:02X}>" for value in range(256)]
     trainer = trainers.BpeTrainer(
         vocab_size=WORDS, special_tokens=["<unk>", "<s>", "</s>", *bytes_], show_progress=False
     )
     tokenizer.train_from_iterator([*(TEXT.split(".")), also] * 3, trainer)
     assert tokenizer.get_vocab_size() == WORDS
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     raw = json.loads(tokenizer.to_str())
     raw["added_tokens"] = raw["added_tokens"][:3]  # bytes are pieces of the vocabulary, not special tokens
     tokenizer = Tokenizer.from_str(json.dumps(raw))

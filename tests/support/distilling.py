@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
-from tokenizers import models as bpe
 from torch import Tensor
-from transformers import LlavaProcessor, PreTrainedTokenizerFast
 
-from recipes.toy.build import SPECIAL
-from recipes.toy.corpus import conversation, corpus_text
+from recipes.toy.corpus import conversation
 from recipes.toy.datasets import conversations
 from specllava.distill.config import Objective
 from specllava.distill.losses import answer_positions, chunked_loss
@@ -23,20 +18,6 @@ from specllava.models.drafts.draft_vlm import save
 from support import models
 
 TEXT_ONLY = 3  # every third row shows no picture
-# LLaVA-1.5's own template, as llava-hf ships it: it writes a space, and no end, behind an answer.
-LLAVA_HF = (
-    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
-    "{# Render all images first #}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
-    "{# Render all text next #}{% if message['role'] != 'assistant' %}"
-    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}"
-    "{% endfor %}"
-    "{% else %}{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
-    "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
-)
-
-
 def distillation_loss(draft: Tensor, target: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]:
     """Loss and KL of logits ``[batch, length, vocab]``, in one chunk."""
     ours, tokens = answer_positions(draft, labels)
@@ -104,33 +85,3 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@cache
-def llama_tokenizer() -> PreTrainedTokenizerFast:
-    """One of Llama's kind: words begin with ▁, a text and whatever follows a special token gets one in front."""
-    special = ["<unk>", *SPECIAL]
-    made = Tokenizer(bpe.BPE(unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=["\n"], show_progress=False)
-    made.train_from_iterator([*corpus_text(200), "Why? Because of And? So. Yes."], trainer)
-    made.pre_tokenizer = None
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    start = made.token_to_id("<s>")
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", start)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
-        extra_special_tokens={"image_token": "<image>"}, clean_up_tokenization_spaces=False,
-    )  # fmt: skip
-
-
-@cache
-def processor_like(kind: str) -> LlavaProcessor:
-    """The toy processor, the same with LLaVA-1.5's template, or with a tokenizer of Llama's kind as well."""
-    toy = models.processor()
-    if kind == "toy":
-        return toy
-    return LlavaProcessor(
-        image_processor=toy.image_processor, tokenizer=toy.tokenizer if kind == "template" else llama_tokenizer(),
-        patch_size=toy.patch_size, vision_feature_select_strategy="default", num_additional_image_tokens=1,
-        chat_template=LLAVA_HF,
-    )  # fmt: skip

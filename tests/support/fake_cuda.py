@@ -106,18 +106,17 @@ class FakeCuda:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, replaying: bool = True) -> None:
-        self.replaying, self.failing, self.reason = replaying, 0, REFUSAL  # ``failing``: captures to come that fail
+        self.replaying, self.failing = replaying, 0  # ``failing``: captures to come that fail
         self.replays = self.pools = self.seconds = 0
-        self.log: list[Any] = []
         cuda = {
             "graph_pool_handle": self._new_pool, "Stream": lambda device: "capturing", "CUDAGraph": lambda: Tape(self),
             "graph": self._capture, "current_stream": lambda device: "before", "synchronize": lambda device: None,
-            "set_stream": lambda stream: self.log.append(("stream", stream)), "current_device": lambda: 0,
+            "set_stream": lambda stream: None, "current_device": lambda: 0,
         }  # fmt: skip
         for name, one in cuda.items():
             patch.setattr(torch.cuda, name, one)
         for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
-            patch.setattr(torch._C, name, lambda *of, name=name: self.log.append((name, *of)), raising=False)
+            patch.setattr(torch._C, name, lambda *of: None, raising=False)
         plain = time.perf_counter
         patch.setattr(time, "perf_counter", lambda: plain() + self.seconds)
 
@@ -128,13 +127,12 @@ class FakeCuda:
     @contextmanager
     def _capture(self, tape: Tape, pool: int, stream: str, capture_error_mode: str) -> Iterator[None]:
         assert (stream, capture_error_mode) == ("capturing", "thread_local")
-        self.log.append(("capture", pool))
         self.seconds += 3600
         with host_reads(_refuse), tape:
             yield
         if self.failing:
             self.failing -= 1
-            raise RuntimeError(self.reason)
+            raise RuntimeError(REFUSAL)
 
 
 def _refuse(what: str) -> None:

@@ -15,8 +15,7 @@ from specllava.pair import Pair
 from support import checkpoints, families
 
 AnyFamily = families.FamilyName | checkpoints.FamilyName
-Kind = Literal["vlm", "eagle", "eagle3"]
-KINDS: tuple[Kind, ...] = ("vlm", "eagle", "eagle3")
+Kind = Literal["vlm", "blind", "eagle", "eagle3"]
 ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
 
 
@@ -49,7 +48,7 @@ def write_target(directory: Path, family: AnyFamily, layers: int = 2) -> Path:
 
 def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) -> Path:
     """A draft that has learnt nothing."""
-    if kind != "vlm":
+    if kind in ("eagle", "eagle3"):
         model = Pair.load(target, device="cpu", dtype="float32").target
         save(fresh_feature_draft(model, kind, input_norm=False), None, directory, torch.float32)
         return directory
@@ -58,4 +57,4 @@ def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) ->
         checkpoints.write_llama(speaker)
     else:
         families.write_speaker(speaker, family)
-    return init_draft(speaker, target, directory).directory
+    return init_draft(speaker, target, directory, text_only=kind == "blind").directory

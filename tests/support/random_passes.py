@@ -1,4 +1,4 @@
-"""Random Llamas, the same passes for several engines, and the operations that a pass takes."""
+"""Random Llamas, and the same passes for several engines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specllava.engine.decoders import Batch
@@ -99,19 +97,3 @@ def run_passes(
     yield from (slab[..., : engine.cache.length, :] for slab in engine.cache.slabs)
 
 
-class Operations(TorchDispatchMode):
-    """Names of operations that compute, each a launch at least, with the shapes that they read; views do not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.computing: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **kwargs or {})
-        aliases = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
-        read = [one for one in args if torch.is_tensor(one)]
-        # What may be a view is one where it shares memory: a cast or another shape copies where it must.
-        first, *_ = tree_leaves(made)
-        if not (aliases and any(one.untyped_storage()._cdata == first.untyped_storage()._cdata for one in read)):
-            self.computing.append((func._schema.name, tuple(tuple(one.shape) for one in read)))
-        return made
