@@ -63,13 +63,13 @@ TREES = {
     "topk": DecodingConfig(rule="topk", width=3, nodes=12, depth=5, max_new_tokens=LONG),
     "lookup": DecodingConfig(drafter="prompt-lookup", ngram=1, max_new_tokens=LONG),
 }
-# The plain answer to SETTINGS_CHAT begins 6, 68, 87, 62, 261, 50, 140, 134, 274, 161, 6; its prompt has 68 and 87.
+# The plain answer to SETTINGS_CHAT begins 261, 274, 261, 87, 68, 87, 256, 116; its prompt has some of them.
 SETTINGS_CHAT = 2
 CHANGING: dict[str, Any] = {
-    "sequence_bias": [[[68], -9.0], [[6, 68, 62], 9.0]], "encoder_repetition_penalty": 1.5,
+    "sequence_bias": [[[274], -9.0], [[261, 274, 87], 9.0]], "encoder_repetition_penalty": 1.5,
     "repetition_penalty": 1.3, "no_repeat_ngram_size": 1, "encoder_no_repeat_ngram_size": 1,
-    "bad_words_ids": [[68], [6, 87]], "min_length": 1000, "min_new_tokens": 12, "forced_eos_token_id": [5, 9],
-    "exponential_decay_length_penalty": [2, 1.5], "suppress_tokens": [68, 62], "begin_suppress_tokens": [6],
+    "bad_words_ids": [[274], [261, 261]], "min_length": 1000, "min_new_tokens": 12, "forced_eos_token_id": [5, 9],
+    "exponential_decay_length_penalty": [2, 1.5], "suppress_tokens": [274, 87], "begin_suppress_tokens": [261],
     "stop_strings": ["a", "e", "o"],
 }  # fmt: skip
 UNCHANGING: dict[str, Any] = {"forced_bos_token_id": 7, "remove_invalid_values": True, "renormalize_logits": True}
@@ -113,7 +113,7 @@ def check_trees(pair: Pair, number: int = 0, limit: int = LONG) -> tuple[int, ..
 @pytest.mark.parametrize("name", [*CHANGING, *UNCHANGING])
 def test_greedy_answers_are_those_of_generate_under_each_setting(name: str):
     assert {*CHANGING, *UNCHANGING, *OF_SAMPLING} == {*APPLIED} == {*GREEDY, *SAMPLED}, "a setting was not tried"
-    eos = {"min_length": 140, "min_new_tokens": 140, "exponential_decay_length_penalty": 2}.get(name)
+    eos = {"min_length": 256, "min_new_tokens": 256, "exponential_decay_length_penalty": 2}.get(name)
     wanted = check_trees(asking({name: (CHANGING | UNCHANGING)[name]}, eos=eos), SETTINGS_CHAT)
     assert (wanted != generated(asking({}, eos=eos), SETTINGS_CHAT)) == (name in CHANGING)
 
@@ -148,7 +148,7 @@ CUTOFFS: dict[str, dict[str, Any]] = {
     "nothing": {}, "top-h": {"top_h": 0.15}, "min-p": {"min_p": 0.55}, "typical": {"typical_p": 0.5},
     "epsilon": {"epsilon_cutoff": 0.3}, "eta": {"eta_cutoff": 0.45}, "penalty": {"repetition_penalty": 1.5},
     "n-grams": {"no_repeat_ngram_size": 1, "min_p": 0.3},
-    "banned": {"bad_words_ids": [[30], [267, 252]], "begin_suppress_tokens": [103]},
+    "banned": {"bad_words_ids": [[30], [268, 51]], "begin_suppress_tokens": [215]},
     "forced": {"forced_eos_token_id": [5, 9], "sequence_bias": [[[140], 4.0]], "renormalize_logits": True},
 }  # fmt: skip
 LANES: dict[str, dict[str, Any]] = {
@@ -247,8 +247,8 @@ def test_where_everything_is_forbidden_the_answer_is_still_that_of_generate():
     top = TopK(2)
     guesses = top.decode(top(torch.stack([torch.full((9,), -torch.inf), torch.zeros(9)])).tolist())
     assert (guesses[0].tokens, guesses[0].entropy) == ([], 0.0)
-    pair = asking({"bad_words_ids": [[252, token] for token in range(models.RECIPE.vocabulary)]}, "perfect")
-    assert check_trees(pair)[1:3] == (252, 0)
+    pair = asking({"bad_words_ids": [[51, token] for token in range(models.RECIPE.vocabulary)]}, "perfect")
+    assert check_trees(pair)[1:3] == (51, 0)
 
 
 UNFOLLOWED: dict[str, Any] = {
