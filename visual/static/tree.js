@@ -196,8 +196,9 @@ const SYMBOLS = { o: "diamond", n: "diamond", r: "square" }; // of the other kin
 
 function markers(tree, at, look) {
   const size = { circle: 2 * at.radius, diamond: 2 * at.radius - 1, square: 2 * at.radius - 3 };
-  const nodes = tree.parent.map((_, node) => node).filter((node) => at.shown[node]);
-  return nodes.map((node) => {
+  const nodes = tree.parent.map((_, node) => node); // those that were never reached are dashed, above the figure
+  const drawn = nodes.filter((node) => at.shown[node] && look[node].kind !== "u");
+  return drawn.map((node) => {
     const symbol = SYMBOLS[look[node].kind] ?? "circle";
     return { x: at.x[node], y: at.y[node], symbol, size: size[symbol], ...look[node] };
   });
@@ -209,7 +210,7 @@ const PLAIN = { staticPlot: true, displayModeBar: false };
 function drawFigure(field, dots, shapes) {
   const { width, height, plot } = field;
   const column = (name) => dots.map((dot) => dot[name]);
-  const line = { width: dots[0]?.size < 14 ? 1.8 : 2.5, color: column("line") };
+  const line = { width: dots[0]?.size < 13 ? 1.8 : 2.5, color: column("line") };
   const marker = { symbol: column("symbol"), size: column("size"), opacity: 1, color: column("fill"), line };
   const trace = { type: "scatter", mode: "markers", hoverinfo: "skip", cliponaxis: false, marker };
   const axis = { visible: false, fixedrange: true };
