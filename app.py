@@ -107,8 +107,8 @@ def make_state(options: PageOptions, launched: Event | None = None) -> PageState
             open_image(one.image)  # a picture that cannot be read is refused before the page is up
     preset = options.running.preset if options.running.target is None else ""
     shared: dict[str, Any] = {
-        "recorded": recorded, "lessons": lessons, "preset": preset, "opened": race, "code": options.code,
-        "limits": options.limits, "launched": launched or Event(),
+        "recorded": recorded, "lessons": lessons, "preset": preset, "opened": race, "limits": options.limits,
+        "launched": launched or Event(),
     }  # fmt: skip
     if os.environ.get("SPACES_ZERO_GPU"):
         spaces.GPU(_nothing)  # a Space that decorates nothing is ended, and the toy pair needs no GPU

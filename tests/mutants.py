@@ -258,8 +258,8 @@ MUTANTS = (
            "if depth > 2 * MAX_DEPTH:",
            "test_admission.py::test_a_body_that_would_cost_too_much_is_refused_however_it_is_called"),
     Mutant("A4", "visual/page/state.py",
-           'return "on" if self._latest.get(session) == number else "left"',
-           'return "on"',
+           'return latest[1] if latest is not None and latest[0] == number else "left"',
+           'return latest[1] if latest is not None else "on"',
            "test_page_server.py::test_a_newer_request_ends_the_older_and_only_of_that_visitor"),
     # images
     Mutant("I2", "specllava/models/images.py",

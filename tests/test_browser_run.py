@@ -99,12 +99,12 @@ def test_measure_compares_and_opens_a_row_on_the_stage_which_is_saved(tab: Visit
     tab.page.fill("#question textarea", QUESTION)
     tab.page.click("#tabs button[role=tab] >> nth=1")
     tab.wait("location.search.includes('tab=measure')")
-    tab.wait("document.querySelector('.verdict h2')?.offsetParent")
-    assert tab.page.evaluate("document.documentElement.scrollHeight") <= 3 * 720
-    assert_accessible(tab.page, context="#pays")
     tab.page.click("button:has-text('Compare')")
     tab.wait("document.querySelector('#compared').innerText.includes('sequoia')")
     tab.wait("document.querySelector('.verdict h2').innerText.includes('tokens a pass')")
+    tab.wait("document.querySelectorAll('.measure .js-plotly-plot').length === 3")
+    assert tab.page.evaluate("document.documentElement.scrollHeight") <= 3 * 720
+    assert_accessible(tab.page)
     tab.page.locator("#compared").get_by_text("chain", exact=True).last.click()
     tab.wait("document.querySelector('#tabs button[role=tab]').getAttribute('aria-selected') === 'true'")
     tab.wait_say("instead of")

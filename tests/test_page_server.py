@@ -25,15 +25,25 @@ from support.visual_traces import SETTING
 from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
 from specllava.trace import NO_DRAFT
+from visual.figures import Doubts
 from visual.page import run
-from visual.page import state as chats_module
+from visual.page import state as page_state
 from visual.page.api import checked_path
-from visual.page.measure import Comparison, Row, compared, comparison_csv, comparison_words, questions, run_views
-from visual.page.page import Handlers
+from visual.page.measure import (
+    Row,
+    chosen_variants,
+    compared,
+    comparison_csv,
+    comparison_words,
+    doubt_views,
+    questions,
+    run_views,
+)  # fmt: skip
+from visual.page.page import LOST, NONE_YET, Handlers
 from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import give_back_freed_memory, health
 from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
-from visual.page.state import LOST, NONE_YET, Chats, PageState, Runs
+from visual.page.state import Dialogue, PageState, Runs, opened_dialogue
 from visual.player.frames import FrameList, race_frames
 from visual.player.recorded import Recorded, recorded_race
 
@@ -53,7 +63,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def page(state: PageState) -> PageState:
     """The page's state with runs and dialogues of its own."""
-    return replace(state, runs=Runs(), chats=Chats())
+    return replace(state, runs=Runs(), caches=[])
 
 
 def visitor(name: str = "me") -> Any:
@@ -142,37 +152,31 @@ def test_a_pair_without_a_draft_says_so() -> None:
 
 
 def test_a_follow_up_goes_on_from_a_run_and_from_a_recorded_race(page: PageState, warned: list[str]) -> None:
-    list(run_frames(page, asked(page)))
-    *_, frames = run_frames(page, asked(page, "What is on the left?", follow=True))
+    dialogue = Dialogue()
+    list(run_frames(page, asked(page, dialogue=dialogue)))
+    *_, frames = run_frames(page, asked(page, "What is on the left?", dialogue=dialogue))
     run = json.loads(frames[0])
     assert [question for question, _ in run["before"]] == ["How many objects are there?"]
     recorded = next(race for race in page.recorded if race.later)
-    page.chats.show("me", recorded)
-    later = replace(asked(page, "And behind it?", follow=True), picture=str(recorded.pictures[-1]))
-    *_, frames = run_frames(page, later)
+    later = asked(page, "And behind it?", dialogue=opened_dialogue(recorded))
+    *_, frames = run_frames(page, replace(later, picture=str(recorded.pictures[-1])))
     assert len(json.loads(frames[0])["before"]) == len(recorded.turns) and not warned
 
 
-def test_a_dialogue_of_another_visitor_or_a_dropped_one_is_refused(
-    page: PageState, warned: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    list(run_frames(page, asked(page)))
-    assert list(run_frames(page, asked(page, session="you", follow=True))) == []
-    assert warned == [f"This cannot run: {LOST}"]
-    monkeypatch.setattr(chats_module, "MOST_DIALOGUES", 1)
-    page.chats.show("you", None)
-    list(run_frames(page, asked(page, follow=True)))
-    list(run_frames(page, asked(page, session="you", follow=True)))
-    assert warned[1:] == [f"This cannot run: {LOST}", f"This cannot run: {NONE_YET}"]
+def test_a_follow_up_without_a_dialogue_is_refused(page: PageState, warned: list[str]) -> None:
+    for dialogue, line in ((None, LOST), (Dialogue(), NONE_YET)):
+        given = (visitor(), page.runs.ask("me"), True, str(PICTURE), "And now?", dialogue, *default_settings())
+        assert list(Handlers(page).run(*given)) == []
+        assert warned[-1] == f"This cannot run: {line}" and not page.runs.is_on("me")
 
 
 def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chats_module, "MOST_CACHES", 1)
-    for session in ("a", "b"):
-        list(run_frames(page, asked(page, session=session)))
-    held = [page.chats.dialogue(session) for session in ("a", "b")]
-    assert [one.chat.nbytes > 0 for one in held if one and one.chat] == [False, True]
-    *_, frames = run_frames(page, asked(page, "What is on the left?", session="a", follow=True))
+    monkeypatch.setattr(page_state, "MOST_CACHES", 1)
+    dialogues = [Dialogue(), Dialogue()]
+    for dialogue in dialogues:
+        list(run_frames(page, asked(page, dialogue=dialogue)))
+    assert [one.chat.nbytes > 0 for one in dialogues if one.chat] == [False, True]
+    *_, frames = run_frames(page, asked(page, "What is on the left?", dialogue=dialogues[0]))
     assert kinds(frames)[-1] == "end"
 
 
@@ -182,9 +186,9 @@ def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.M
 def test_recorded_races_open_by_name_and_turn_and_end_the_run_before(page: PageState) -> None:
     handlers, number = Handlers(page), page.runs.ask("me")
     event = SimpleNamespace(_data={"race": "4-dialogue", "turn": 0})
-    frames, path, question = handlers.opened(event, visitor())
+    frames, path, question, dialogue = handlers.opened(event, visitor())
     race = page.races["4-dialogue"]
-    assert question == race.turns[0].prompt and path == str(race.pictures[0])
+    assert question == race.turns[0].prompt and path == str(race.pictures[0]) and dialogue.recorded is race
     assert json.loads(frames[0])["turn"] == 0 and page.runs.state("me", number) == "left"
     for odd in (None, {}, {"race": "<b>"}, {"race": ["x"], "turn": "y"}):
         with pytest.raises(gr.Error, match="There is no recorded run"):
@@ -199,7 +203,7 @@ def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
     good, bad = tmp_path / "photo.png", tmp_path / "bad.png"
     Image.new("RGB", (64, 48), "red").save(good)
     bad.write_bytes(b"no picture")
-    frames, path, question = handlers.uploaded(str(good), "What is this?", visitor())
+    frames, path, question, _ = handlers.uploaded(str(good), "What is this?", visitor())
     run = json.loads(frames[0])
     assert (len(frames), path, question) == (1, str(good), "What is this?")
     assert run["picture"].startswith("data:image/jpeg") and "nonsense" in run["waits"]
@@ -207,7 +211,7 @@ def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
     assert warned[-1].startswith("This file cannot be used: ")
     race = tmp_path / "race.json"
     race.write_text(ASSETS.joinpath("examples", "3-count.json").read_text())
-    frames, path, question = handlers.uploaded(str(race), "", visitor())
+    frames, path, question, _ = handlers.uploaded(str(race), "", visitor())
     assert json.loads(frames[0])["source"] == "from race.json" and path is None
     small = Handlers(replace(page, limits=Limits(upload_bytes=10)))
     small.uploaded(str(good), "", visitor())
@@ -215,16 +219,16 @@ def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
 
 
 def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
-    frames, path, _ = Handlers(page).new_scene(visitor())
+    frames, path, _, _ = Handlers(page).new_scene(visitor())
     assert Path(path).parent.name == "scenes" and json.loads(frames[0])["lanes"] == []
 
 
 def test_which_words_needed_the_picture_is_measured_of_a_run(page: PageState, tiny: Pair, warned: list[str]) -> None:
     page = replace(page, backend=lambda: tiny)
-    handlers = Handlers(page)
-    assert list(handlers.needed(visitor())) == [] and "it is measured of the first question" in warned[-1]
-    list(run_frames(page, asked(page)))
-    *_, frames = handlers.needed(visitor())
+    handlers, dialogue = Handlers(page), Dialogue()
+    assert list(handlers.needed(dialogue)) == [] and "it is measured of the first question" in warned[-1]
+    list(run_frames(page, asked(page, dialogue=dialogue)))
+    *_, frames = handlers.needed(dialogue)
     assert kinds(frames)[-1] == "grounding" and kinds(frames)[-2] == "end"
 
 
@@ -249,8 +253,8 @@ def test_controls_make_the_configuration_and_bounds_are_named() -> None:
 
 def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
     prompts = questions("2 scenes", None, "", page)
-    asked_for = Comparison("Rules", "depth", replace(SHORT, rule="chain"), None, None)
-    rows = [found for found in compared(page, asked_for, prompts) if found is not None][-1]
+    variants = chosen_variants(page, "Rules", "depth", None, replace(SHORT, rule="chain"), None)
+    rows = [found for found in compared(variants, prompts) if found is not None][-1]
     assert {row.name for row in rows} >= {"entropy", "chain", "topk", "fixed", "sequoia"}
     for row in rows:
         assert len(row.runs) == len(row.alone) == 2
@@ -265,17 +269,19 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
     assert f"by the clock {fastest.name} is ahead, {fastest.speed()[0]:.2f} times as fast" in words
     assert words.endswith(f"The tokens were the same in {2 * len(rows)} of {2 * len(rows)} runs, on 2 of 3 scenes.")
     with pytest.raises(ValueError, match="the last run had these very settings"):
-        list(compared(page, replace(asked_for, kind="Against the last run"), questions("1 scenes", None, "", page)))
+        chosen_variants(page, "Against the last run", "depth", None, SHORT, SHORT)
 
 
 def test_measure_shows_the_run_on_the_stage(page: PageState) -> None:
     race = page.races["1-describe"]
-    about, reach, _, doubt, _, rows = run_views(race_frames(race))
+    views = run_views(race_frames(race))
+    words, _ = doubt_views("entropy", {"chain": Doubts(())}, views.doubts)
     drafted = sum(step.tree.drafted for step in race.lead.steps)
-    assert f"{drafted} guesses" in reach and doubt.startswith("Sure (up to 0.3 nats)") and "Describe" in about
+    assert f"{drafted} guesses" in views.reach_words and words.startswith("Sure (up to 0.3 nats)")
     nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
-    assert len(rows) == nodes
-    assert run_views([])[1] == "" and run_views(race_frames(Recorded("r", None, race.target_only, None)))[1] == ""
+    assert "Describe" in views.about and len(views.nodes) == nodes
+    alone = race_frames(Recorded("r", None, race.target_only, None))
+    assert run_views([]).reach_words == run_views(alone).reach_words == ""
     assert Row("x", [race.lead], [race.target_only]).cells()[0] == "x"
 
 

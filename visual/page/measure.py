@@ -9,7 +9,7 @@ import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import gradio as gr
 
@@ -20,9 +20,9 @@ from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
-from visual.page.run import COMPUTE, Bounded, open_pictures, refusal_line, session_of
+from visual.page.run import QUICK, Bounded, connect_run, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
-from visual.page.state import PageState
+from visual.page.state import Dialogue, PageState
 from visual.player.frames import race_frames
 from visual.player.labels import counted
 from visual.player.recorded import recorded_race
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from specllava.variants import Variant
 
 ON_QUESTION: Final = "this question"
+THIS_RUN: Final = "this run"
 SCENE_COUNTS: Final = (5, 20, 55)
 KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
 MOST_RACES: Final = 12  # races whose rows open on the stage
@@ -46,7 +47,6 @@ CSV_COLUMNS: Final = (
 DOWNLOAD: Final = """(text) => Object.assign(document.createElement("a"), {
   href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: "specllava-comparison.csv" }).click()"""
 SCROLL_TO_PAYS: Final = '() => document.querySelector("#pays").scrollIntoView({ behavior: "smooth" })'
-QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
 @dataclass(slots=True)
@@ -93,17 +93,6 @@ def _rate(totals: RunTotals) -> tuple[float, float]:
 # --- what is computed ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A comparison that a visitor asked for."""
-
-    kind: str
-    knob: str
-    config: DecodingConfig
-    last: DecodingConfig | None
-    draft: str | None
-
-
 def questions(scope: str, path: str | None, asked: str, state: PageState) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Yield picture and question of each prompt: the one on the stage, or held-out scenes that ship."""
     if scope == ON_QUESTION:
@@ -115,38 +104,40 @@ def questions(scope: str, path: str | None, asked: str, state: PageState) -> Ite
         yield open_pictures(str(SCENES.parent / row["image"]), state.limits.pixels), row["prompt"]
 
 
-def compared(state: PageState, asked: Comparison, prompts: Iterator[Any]) -> Generator[list[Row] | None]:
-    """Decode every prompt in every variant; yield the rows so far after each prompt, ``None`` after each step.
+def compared(variants: Sequence[Variant], prompts: Iterator[Any]) -> Generator[list[Row] | None]:
+    """Decode every prompt in every variant; yield the rows so far after each prompt, ``None`` after each step."""
+    from specllava.variants import race_variants
+
+    rows = [Row(one.name) for one in variants]
+    for images, question in prompts:
+        traces = yield from race_variants(variants, images, question)
+        for row in rows:
+            row.runs.append(traces[row.name])
+            row.alone.append(traces[TARGET_ONLY])
+        yield rows
+
+
+def chosen_variants(
+    state: PageState, kind: str, knob: str, draft: str | None, config: DecodingConfig, last: DecodingConfig | None
+) -> Sequence[Variant]:
+    """Return what is compared, as one of :data:`KINDS`.
 
     Raises:
         ValueError: nothing to compare, in one line.
     """
-    from specllava.variants import race_variants
-
-    variants, rows = _variants(state, asked), dict[str, Row]()
-    for images, question in prompts:
-        traces = yield from race_variants(variants, images, question)
-        for one in variants:
-            row = rows.setdefault(one.name, Row(one.name))
-            row.runs.append(traces[one.name])
-            row.alone.append(traces[TARGET_ONLY])
-        yield list(rows.values())
-
-
-def _variants(state: PageState, asked: Comparison) -> list[Variant]:
     from specllava.variants import Variant, draft_variants, rule_variants, sweep_variants
 
-    pair, config = state.pair(asked.draft), asked.config
-    if asked.kind == "Rules":
+    pair = state.pair(draft)
+    if kind == "Rules":
         return rule_variants(pair, config)
-    if asked.kind == "Drafts":
+    if kind == "Drafts":
         drafts = {"the page's own": state.pair(None)} | {name: state.pair(name) for name in state.drafts}
         return draft_variants(drafts, config)
-    if asked.kind == "One knob":
-        return sweep_variants(pair, config, asked.knob)
-    if asked.last is None or asked.last == config:
+    if kind == "One knob":
+        return sweep_variants(pair, config, knob)
+    if last is None or last == config:
         raise ValueError("the last run had these very settings: change one first")
-    return [Variant("the last run", pair, asked.last), Variant("these settings", pair, config)]
+    return [Variant("the last run", pair, last), Variant("these settings", pair, config)]
 
 
 def comparison_words(rows: Sequence[Row], prompts: int) -> str:
@@ -178,7 +169,7 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
     """Build the tab. Return the controls of the settings, in the order of the fields.
 
     Args:
-        stage: its player, picture and question.
+        stage: its player, picture, question and dialogue.
     """
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
@@ -187,52 +178,68 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
             gr.Markdown("## Settings\nOf the next run, on both tabs.")
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320):
-            _compare(state, stage, controls)
+            whose = gr.Dropdown(
+                [THIS_RUN], value=THIS_RUN, label="Whose doubt", show_label=False, container=False, visible=False,
+                allow_custom_value=True, render=False,
+            )  # fmt: skip
+            compared_doubts = _compare(state, stage, controls, whose)
     player = stage[0]
-    first = run_views(player.value or [])
+    first = run_views(player.value)
+    doubts = gr.State(first.doubts)
+    doubt_first = doubt_views(THIS_RUN, {}, first.doubts)
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
-            about = gr.Markdown(first[0])
+            about = gr.Markdown(first.about)
         with gr.Column(scale=5, min_width=320):
             with gr.Row():
                 with gr.Column(min_width=280):
                     gr.Markdown("### How far did each guess go?")
-                    reach_line, reach = gr.Markdown(first[1]), gr.Plot(first[2], show_label=False)
+                    reach_line, reach = gr.Markdown(first.reach_words), gr.Plot(first.reach, show_label=False)
                 with gr.Column(min_width=280):
                     gr.Markdown("### Does doubt tell?")
-                    doubt_line, doubt = gr.Markdown(first[3]), gr.Plot(first[4], show_label=False)
+                    whose.render()
+                    doubt = [gr.Markdown(doubt_first[0]), gr.Plot(doubt_first[1], show_label=False)]
             with gr.Accordion("Every guess", open=False):
                 nodes = gr.Dataframe(
-                    first[5], headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False
+                    first.nodes, headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False
                 )
     _pays()
-    shown = [about, reach_line, reach, doubt_line, doubt, nodes]
-
-    def this_run(frames: list[str] | None) -> tuple[Any, ...]:
-        return run_views(frames or [])
-
-    gr.on([player.change], this_run, player, shown, trigger_mode="always_last", **QUICK)
+    player.change(run_views, player, [about, reach_line, reach, doubts, nodes], trigger_mode="always_last", **QUICK)
+    changes = [whose.change, compared_doubts.change, doubts.change]
+    gr.on(changes, doubt_views, [whose, compared_doubts, doubts], doubt, **QUICK)
     return controls
 
 
-def run_views(frames: Sequence[str]) -> tuple[Any, ...]:
-    """Return what Measure shows of the run on the stage; nothing before it has ended."""
-    end = next((frame for frame in frames if frame.startswith('{"kind":"end"')), None)
-    trace = None
-    if end is not None:
-        document = json.loads(end)["file"]
-        trace = recorded_race("run", document.encode()).turns[-1].lead
-    if trace is None or not any(step.tree.drafted for step in trace.steps):
-        return "## This run\nOf the run on the stage.", "", None, "", None, []
-    doubts = Doubts.of([trace])
-    rows = [
+class RunViews(NamedTuple):
+    """What Measure shows of the run on the stage: its question, how far its guesses went, its doubts, its nodes."""
+
+    about: str = "## This run\nOf the run on the stage."
+    reach_words: str = ""
+    reach: Any = None
+    doubts: Doubts = Doubts(())
+    nodes: Sequence[Sequence[Any]] = ()
+
+
+def run_views(frames: Sequence[str] | None) -> RunViews:
+    """Return the views of a run; empty ones before it has ended, and where nobody drafted."""
+    end = next((frame for frame in frames or () if frame.startswith('{"kind":"end"')), None)
+    if end is None:
+        return RunViews()
+    trace = recorded_race("run", json.loads(end)["file"].encode()).turns[-1].lead
+    if not any(step.tree.drafted for step in trace.steps):
+        return RunViews()
+    nodes = [
         (number, depth, text, _two(small), _two(nats), _two(large), choice, verdict)
         for number, _, _, depth, _, text, verdict, small, nats, large, _, choice, _ in node_rows(trace)
     ]
-    return (
-        f"## This run\n{_plain(trace.prompt)[:200]}", reach_words(trace), reach_chart(trace), doubt_words(doubts),
-        doubt_chart(doubts), rows,
-    )  # fmt: skip
+    about = f"## This run\n{_plain(trace.prompt)[:200]}"
+    return RunViews(about, reach_words(trace), reach_chart(trace), Doubts.of([trace]), nodes)
+
+
+def doubt_views(name: str, compared: dict[str, Doubts], own: Doubts) -> tuple[str, Any]:
+    """Return words and chart of a variant's doubt, of the run on the stage where none has that name."""
+    doubts = compared.get(name, own)
+    return (doubt_words(doubts), doubt_chart(doubts)) if doubts.points else ("", None)
 
 
 def _two(value: object) -> str:
@@ -244,8 +251,12 @@ def _plain(text: str) -> str:
     return "".join(character if character.isalnum() or character in " ,.?!'" else " " for character in text)
 
 
-def _compare(state: PageState, stage: Sequence[Any], controls: list[Any]) -> None:
-    """Build Compare: what, on which prompts, a table whose rows open on the stage, a chart, doubt of all its runs."""
+def _compare(state: PageState, stage: Sequence[Any], controls: list[Any], whose: gr.Dropdown) -> gr.State:
+    """Build Compare: what, on which prompts, a table whose rows open on the stage, a chart. Return the runs' doubts.
+
+    Args:
+        whose: gets the names of what was compared.
+    """
     scopes = [ON_QUESTION, *(f"{count} scenes" for count in SCENE_COUNTS if state.is_toy)]
     kinds = [kind for kind in KINDS if kind != "Drafts" or state.drafts]
     gr.Markdown("## Compare")
@@ -260,38 +271,23 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any]) -> Non
     with gr.Row(visible=False) as details:
         with gr.Column(min_width=280):
             save, about = gr.Button("Table as CSV", size="sm"), gr.Markdown()
-            chart = gr.Plot(show_label=False)
         with gr.Column(min_width=280):
-            one = gr.Dropdown([], label="doubt against acceptance, of the runs of", allow_custom_value=True)
-            doubt_line, doubt = gr.Markdown(), gr.Plot(show_label=False)
+            chart = gr.Plot(show_label=False)
     text = gr.Textbox(visible=False)
     races, doubts = gr.State([]), gr.State({})
-    ticket = gr.State(0)
     kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
 
-    def ask(request: gr.Request) -> tuple[Any, ...]:
-        return state.runs.ask(session_of(request)), gr.update(visible=False), gr.update(visible=True)
+    def run(request: gr.Request, *given: Any) -> Generator[Any]:
+        yield from _run(state, session_of(request), *given)
 
-    def run(request: gr.Request, number: int, path: str | None, asked: str, *values: Any) -> Generator[Any]:
-        yield from _run(state, session_of(request), number, path, asked, values)
-
-    def halt(request: gr.Request) -> None:
-        state.runs.stop(session_of(request))
-
-    outputs = [words, table, details, about, text, chart, one, races, doubts]
-    values = [ticket, *stage[1:], kind, knob, scope, *controls]
-    begun = start.click(ask, None, [ticket, start, stop], **QUICK)
-    computed = begun.then(
-        run, values, outputs, concurrency_id=COMPUTE, concurrency_limit=1, trigger_mode="multiple",
-        show_progress="minimal", show_progress_on=words, api_visibility="private",
-    )  # fmt: skip
-    computed.then(lambda: (gr.update(visible=True), gr.update(visible=False)), None, [start, stop], **QUICK)
-    stop.click(halt, None, None, **QUICK)
+    inputs = [*stage[1:], kind, knob, scope, *controls]
+    outputs = [words, table, details, about, text, chart, whose, races, doubts]
+    connect_run(state, [([start.click], inputs)], [start, stop], run, outputs, words)
     save.click(None, text, None, js=DOWNLOAD, api_visibility="private")
-    gr.on([one.change, doubts.change], _doubts_of, [one, doubts], [doubt_line, doubt], **QUICK)
     table.select(_open_row, races, stage[0], **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
+    return doubts
 
 
 def _open_row(event: gr.SelectData, races: list[str]) -> Any:
@@ -303,22 +299,21 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
 
 
 def _run(
-    state: PageState, session: str, number: int, path: str | None, asked: str, values: Sequence[Any]
-) -> Generator[tuple[Any, ...]]:
+    state: PageState, session: str, number: int, path: str | None, asked: str, before: Dialogue | None,
+    kind: str, knob: str, where: str, *settings: Any,
+) -> Generator[tuple[Any, ...]]:  # fmt: skip
     """Compare what the controls say, and yield what is found after each prompt; a refusal is one line."""
-    kind, knob, where, *settings = values
     try:
         config = read_settings(settings, state.limits)
-        before = state.chats.dialogue(session)
         last = before.last.trace.config if before is not None and before.last is not None else None
         draft = read_draft(settings[list(FIELDS).index("drafter")])
-        comparison = Comparison(kind, knob, config, last, draft)
+        variants = chosen_variants(state, kind, knob, draft, config, last)
         prompts = 1 if where == ON_QUESTION else int(where.split()[0])
-        found = compared(state, comparison, questions(where, path, asked, state))
+        found = compared(variants, questions(where, path, asked, state))
         bounded = Bounded(found, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
         for rows in bounded:
             if rows:
-                yield _shown(rows, prompts, comparison)
+                yield _shown(rows, prompts, knob if kind == "One knob" else "")
         if bounded.outcome == "deadline":
             gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
     except ValueError as refusal:
@@ -327,23 +322,17 @@ def _run(
         state.runs.end(session, number)
 
 
-def _shown(rows: Sequence[Row], prompts: int, asked: Comparison) -> tuple[Any, ...]:
+def _shown(rows: Sequence[Row], prompts: int, axis: str) -> tuple[Any, ...]:
     names = [row.name for row in rows]
+    races = [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]]
     about = "".join(f"- **{name}**: {RULE_CHOICES[name].help}\n" for name in names if name in RULE_CHOICES)
     table = gr.update(value=[list(row.cells()) for row in rows], visible=True)
-    speeds = speed_chart([(row.name, *row.speed()) for row in rows], asked.knob if asked.kind == "One knob" else "")
+    speeds = speed_chart([(row.name, *row.speed()) for row in rows], axis)
     return (
         comparison_words(rows, prompts), table, gr.update(visible=True),
         f"{about}\n95 %: bootstrap over prompts. A row opens its last run on the stage.", comparison_csv(rows), speeds,
-        gr.update(choices=names, value=names[0]), [race_json(row.alone[-1], row.runs[-1]) for row in rows[:MOST_RACES]],
-        {row.name: Doubts.of(row.runs) for row in rows},
+        gr.update(choices=[THIS_RUN, *names], visible=True), races, {row.name: Doubts.of(row.runs) for row in rows},
     )  # fmt: skip
-
-
-def _doubts_of(name: str | None, doubts: dict[str, Doubts]) -> tuple[str, Any]:
-    """Return words and chart of one variant's doubt, of the first where the name is of an earlier comparison."""
-    shown = doubts.get(str(name)) or next(iter(doubts.values()), Doubts(()))
-    return doubt_words(shown), doubt_chart(shown)
 
 
 def _pays() -> None:

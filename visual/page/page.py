@@ -20,9 +20,18 @@ from specllava.files import SPLITS, scene_images
 from specllava.models.images import is_animated, open_image
 from visual.page.api import connect_api
 from visual.page.measure import measure_tab
-from visual.page.run import COMPUTE, PICTURE_PIXELS, Asked, refusal_line, run_frames, session_of
+from visual.page.run import (
+    COMPUTES,
+    PICTURE_PIXELS,
+    QUICK,
+    Asked,
+    connect_run,
+    refusal_line,
+    run_frames,
+    session_of,
+)  # fmt: skip
 from visual.page.settings import FIELDS, read_draft, read_settings
-from visual.page.state import PageState
+from visual.page.state import Dialogue, PageState, opened_dialogue
 from visual.player.frames import data_address, grounding_frames, race_frames, waiting_frames
 from visual.player.labels import counted
 from visual.player.recorded import Recorded, read_recorded, titles
@@ -43,10 +52,11 @@ PHOTO: Final = (
     " talk the same nonsense. Press Run."
 )
 OWN_PICTURE: Final = "Your picture. Ask about it, and press Run."
+LOST: Final = "your dialogue is no longer kept: press Run to begin another"
+NONE_YET: Final = "there is no dialogue to go on with: press Run first"
 SHOWN_EXAMPLES: Final = 4
 NO_TOY: Final = "Both models look at the same picture and question; the answer is always the large one’s own."
 SECONDS_BETWEEN_POLLS: Final = 1.0  # of whether the models are loaded
-QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 MOUNT: Final = """
 const ask = (race, turn) => trigger("open", { race, turn });
 const needed = () => trigger("needed");
@@ -55,28 +65,18 @@ import(new URL(`gradio_api/file=${props.script}`, document.baseURI).href)
 """
 
 
-Shown = tuple[Any, ...]  # values of player, picture and question
+Shown = tuple[Any, ...]  # values of player, picture, question and dialogue
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The components of the first tab that events start from or change."""
+    """The components of the first tab that runs start from or change; ``shown``: what every race or picture changes."""
 
-    player: gr.HTML
-    picture: gr.File
-    question: gr.Textbox
+    shown: list[Any]
     run: gr.Button
     stop: gr.Button
     follow: gr.Button
-    examples: list[gr.Button]
-    scene: gr.Button
-    upload: gr.UploadButton
     running: gr.HTML
-
-    @property
-    def shown(self) -> list[Any]:
-        """What changes with the race or picture on show, and what Measure reads."""
-        return [self.player, self.picture, self.question]
 
 
 @cache
@@ -93,15 +93,16 @@ def build_page(state: PageState) -> gr.Blocks:
     pictures = [picture for race in state.races.values() for picture in race.pictures if picture]
     scenes = [scene for split in SPLITS for scene in scene_images(split)] if state.is_toy else []
     gr.set_static_paths([STATIC, PLOTLY_JS, script_file().parent, *pictures, *scenes])
+    handlers = Handlers(state)
     page: gr.Blocks
     with gr.Blocks(title=TITLE, fill_width=True, delete_cache=(600, 900)) as page:
         _constant("<h1>specllava</h1>", "mark")
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Stage"):
-                stage = _stage(state)
+                stage = _stage(handlers)
             with gr.Tab("Measure"):
                 controls = measure_tab(state, stage.shown)
-        _connect(Handlers(state), page, stage, controls)
+        _connect(handlers, page, stage, controls)
         _connect_loading(page, stage.running, controls[list(FIELDS).index("nodes")], state.loading)
         connect_api(page, state)
     return page
@@ -111,18 +112,22 @@ def _constant(template: str, name: str) -> gr.HTML:
     return gr.HTML("", html_template=template, js_on_load=None, apply_default_css=False, elem_id=name)
 
 
-def _stage(state: PageState) -> Stage:
+def _stage(handlers: Handlers) -> Stage:
     """Build the player, and below its picture the native column."""
+    state = handlers.state
+    asked = state.first.turns[-1].prompt if state.first else FIRST_QUESTION
+    question = gr.Textbox(
+        asked, label="Question", show_label=False, container=False, lines=1, max_lines=3, render=False,
+        max_length=state.limits.prompt_characters, elem_id="question", placeholder="Ask about the picture",
+    )  # fmt: skip
     with gr.Column(elem_id="stage"):
         player = _player(state)
         picture = gr.File(picture_path(state.first), visible=False, type="filepath")
+        shown = [player, picture, question, gr.State()]
+        player.open(handlers.opened, None, shown, **QUICK)
         with gr.Column(elem_id="ask"):
-            examples, scene, upload = _pictures(state)
-            asked = state.first.turns[-1].prompt if state.first else FIRST_QUESTION
-            question = gr.Textbox(
-                asked, label="Question", show_label=False, container=False, lines=1, max_lines=3,
-                max_length=state.limits.prompt_characters, elem_id="question", placeholder="Ask about the picture",
-            )  # fmt: skip
+            _pictures(handlers, shown)
+            question.render()
             with gr.Row(elem_classes="chips"):
                 for name, suggestion in SUGGESTED.items():
                     chip = gr.Button(name, size="sm", elem_classes="chip", min_width=40)
@@ -135,7 +140,7 @@ def _stage(state: PageState) -> Stage:
             toy = f"<b>{before}:</b>{after}" if state.is_toy else NO_TOY
             _constant(f'<p class="toy">{toy}</p>', "toy")
             running = _constant('<p class="running" role="status">{{value}}</p>', "running")
-    return Stage(player, picture, question, run, stop, follow, examples, scene, upload, running)
+    return Stage(shown, run, stop, follow, running)
 
 
 def _player(state: PageState) -> gr.HTML:
@@ -149,20 +154,20 @@ def _player(state: PageState) -> gr.HTML:
     )  # fmt: skip
 
 
-def _pictures(state: PageState) -> tuple[list[gr.Button], gr.Button, gr.UploadButton]:
+def _pictures(handlers: Handlers, shown: list[Any]) -> None:
     """Build the thumbnails of recorded races, and the ways to another picture."""
-    shown = state.recorded[:SHOWN_EXAMPLES]
+    warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
     with gr.Row(elem_classes="thumbs-row"):
-        examples = [
-            gr.Button("", icon=str(race.image), elem_classes="thumb", min_width=52, size="sm", elem_id=f"example-{at}")
-            for at, race in enumerate(shown)
-        ]
+        for at, race in enumerate(handlers.state.recorded[:SHOWN_EXAMPLES]):
+            named: dict[str, Any] = {"icon": str(race.image), "elem_classes": "thumb", "elem_id": f"example-{at}"}
+            button = gr.Button("", min_width=52, size="sm", **named)
+            button.click(handlers.example, gr.State(race.name), shown, **QUICK)
         with gr.Column(min_width=96, elem_classes="ways"):
-            scene = gr.Button("New scene", size="sm", elem_classes="plain", visible=state.is_toy)
-            upload = gr.UploadButton(
-                "Upload", size="sm", file_types=["image", ".json"], elem_classes="plain", elem_id="upload"
-            )
-    return examples, scene, upload
+            scene = gr.Button("New scene", size="sm", elem_classes="plain", visible=handlers.state.is_toy)
+            scene.click(handlers.new_scene, None, shown, **QUICK)
+            kinds = ["image", ".json"]
+            upload = gr.UploadButton("Upload", size="sm", file_types=kinds, elem_classes="plain", elem_id="upload")
+            upload.upload(handlers.uploaded, [upload, shown[2]], shown, **warns)
 
 
 def saved_page(_: object = None) -> tuple[str, str]:
@@ -172,29 +177,15 @@ def saved_page(_: object = None) -> tuple[str, str]:
 
 def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[Any]) -> None:
     """Connect events with handlers. What computes shares one slot; everything else is instant."""
-    computes: dict[str, Any] = {
-        "concurrency_id": COMPUTE, "concurrency_limit": 1, "show_progress": "minimal",
-        "show_progress_on": stage.running, "api_visibility": "private",
-    }  # fmt: skip
-    ticket, buttons = gr.State(0), [stage.run, stage.stop]
-    inputs = [ticket, stage.picture, stage.question, *controls]
-    for clicks, follow in (([stage.run.click, stage.question.submit], False), ([stage.follow.click], True)):
-        begun = gr.on(clicks, handlers.ask, None, [ticket, *buttons], trigger_mode="multiple", **QUICK)
-        given = [gr.State(follow), *inputs]
-        computed = begun.then(handlers.run, given, stage.player, trigger_mode="multiple", **computes)
-        computed.then(handlers.finish, None, buttons, **QUICK)
-        computed.failure(handlers.refuse, None, [*buttons, stage.running], **QUICK)
-    stage.stop.click(handlers.stop, None, None, **QUICK)
-    stage.player.open(handlers.opened, None, stage.shown, **QUICK)
-    for button, race in zip(stage.examples, handlers.state.recorded, strict=False):
-        button.click(handlers.example, gr.State(race.name), stage.shown, **QUICK)
-    stage.scene.click(handlers.new_scene, None, stage.shown, **QUICK)
-    warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
-    stage.upload.upload(handlers.uploaded, [stage.upload, stage.question], stage.shown, **warns)
+    player, picture, question, dialogue = stage.shown
+    inputs = [picture, question, dialogue, *controls]
+    begin, go_on = ([gr.State(follow), *inputs] for follow in (False, True))
+    ways = [([stage.run.click, question.submit], begin), ([stage.follow.click], go_on)]
+    connect_run(handlers.state, ways, [stage.run, stage.stop], handlers.run, [player, dialogue], stage.running)
     if handlers.state.lent is None:
-        stage.player.needed(handlers.needed, None, stage.player, **computes)
+        player.needed(handlers.needed, dialogue, player, show_progress_on=stage.running, **COMPUTES)
     names = json.dumps([html.escape(title) for title in titles(handlers.state.recorded[:SHOWN_EXAMPLES])])
-    page.load(handlers.begin, None, None, **QUICK)
+    page.load(lambda: opened_dialogue(handlers.state.first), None, dialogue, **QUICK)
     page.load(None, None, None, js=f"() => {{ {NAME_THUMBS % names} }}")
     page.unload(handlers.leave)
 
@@ -262,14 +253,9 @@ class Handlers:
     state: PageState
     made: dict[tuple[str, int | None], list[str]] = field(default_factory=dict)  # frames of recorded races
 
-    def begin(self, request: gr.Request) -> None:
-        """Let a new visitor's follow-up go on from the race that the page opens with."""
-        self.state.chats.show(request.session_hash or "", self.state.first)
-
     def leave(self, request: gr.Request) -> None:
-        """Forget a visitor who is gone."""
+        """End the run of a visitor who is gone, or wants something else."""
         self.state.runs.leave(request.session_hash or "")
-        self.state.chats.leave(request.session_hash or "")
 
     def opened(self, event: gr.EventData, request: gr.Request) -> Shown:
         """Open the recorded race, and the turn, that the player asks for."""
@@ -289,13 +275,8 @@ class Handlers:
         key = (name, at if turns > 1 and turn is not None else None)
         if key not in self.made:
             self.made[key] = shown_frames(self.state, race, key[1])
-        self._replace(request, race)
-        return self.made[key], picture_path(race, at), race.turns[at].prompt
-
-    def _replace(self, request: gr.Request, race: Recorded | None) -> None:
-        """End a visitor's run and let the next follow-up go on from a race, ``None``: from nothing."""
-        self.state.runs.leave(request.session_hash or "")
-        self.state.chats.show(request.session_hash or "", race)
+        self.leave(request)
+        return self.made[key], picture_path(race, at), race.turns[at].prompt, opened_dialogue(race)
 
     def new_scene(self, request: gr.Request) -> Shown:
         """Show one of the scenes that ship."""
@@ -309,7 +290,7 @@ class Handlers:
             return self._read(path, asked, request)
         except ValueError as refusal:
             gr.Warning(f"This file cannot be used: {refusal}")
-            return gr.skip(), gr.skip(), gr.skip()
+            return (gr.skip(),) * 4
 
     def _read(self, path: str | None, asked: str, request: gr.Request) -> Shown:
         if path is None:
@@ -318,10 +299,10 @@ class Handlers:
         if file.suffix.lower() == ".json":
             race = read_recorded(file, limits.trace_bytes)
             frames = shown_frames(self.state, race)
-            self._replace(request, race)
+            self.leave(request)
             if race.filled:
                 gr.Info(race.filled)
-            return frames, picture_path(race), race.turns[-1].prompt
+            return frames, picture_path(race), race.turns[-1].prompt, opened_dialogue(race)
         size = file.stat().st_size
         if size > limits.upload_bytes:
             raise ValueError(f"it has {size:,} bytes, and at most {limits.upload_bytes:,} are read: make it smaller")
@@ -332,51 +313,36 @@ class Handlers:
     def _waits(self, request: gr.Request, path: str, asked: str, sentence: str) -> Shown:
         """Show a picture that waits for its question; the run before it ends, and so does its dialogue."""
         address = data_address(open_image(path, PICTURE_PIXELS, self.state.limits.pixels))
-        self._replace(request, None)
+        self.leave(request)
         question = asked if asked.strip() else FIRST_QUESTION
-        return waiting_frames(address, question, sentence, "picture"), path, question
-
-    def ask(self, request: gr.Request) -> tuple[Any, ...]:
-        """Count a run that a visitor asks for, past the queue: it ends the one before. Run turns to Stop."""
-        number = self.state.runs.ask(session_of(request))
-        return number, gr.update(visible=False), gr.update(visible=True)
+        return waiting_frames(address, question, sentence, "picture"), path, question, Dialogue()
 
     def run(
-        self, request: gr.Request, follow: bool, number: int, path: str | None, asked: str | None, *values: Any
-    ) -> Generator[Any]:
-        """Race on Run or Follow up."""
+        self, request: gr.Request, number: int, follow: bool, path: str | None, asked: str | None,
+        dialogue: Dialogue | None, *values: Any,
+    ) -> Generator[Any]:  # fmt: skip
+        """Race on Run or Follow up. Yield frames and the dialogue that the next question goes on with."""
         session, question = session_of(request), (asked or "").strip()
         try:
             draft = read_draft(values[list(FIELDS).index("drafter")])
             config = read_settings(values, self.state.limits)
             if not question:
                 raise ValueError("the question is empty")
+            if follow and (dialogue is None or not dialogue.turns):
+                raise ValueError(LOST if dialogue is None else NONE_YET)
         except ValueError as refusal:
             self.state.runs.end(session, number)
             gr.Warning(f"This cannot run: {refusal_line(refusal)}")
             return
-        yield from run_frames(self.state, Asked(session, number, path, question, config, draft, follow))
+        after = dialogue if follow and dialogue is not None else Dialogue()
+        for frames in run_frames(self.state, Asked(session, number, path, question, config, draft, after)):
+            yield frames, after
 
-    def finish(self, request: gr.Request) -> tuple[Any, ...]:
-        """Turn Stop to Run, unless a newer run is on."""
-        on = self.state.runs.is_on(request.session_hash or "")
-        return gr.update(visible=not on), gr.update(visible=on)
-
-    def stop(self, request: gr.Request) -> None:
-        """Stop a visitor's run; what it has so far stays."""
-        self.state.runs.stop(request.session_hash or "")
-
-    def refuse(self, request: gr.Request) -> tuple[Any, ...]:
-        """Say that the queue is full: only the browser learns of it."""
-        self.state.runs.leave(request.session_hash or "")
-        line = f"This did not run: {self.state.limits.waiting} runs are waiting already. Try again in a minute."
-        return gr.update(visible=True), gr.update(visible=False), line
-
-    def needed(self, request: gr.Request) -> Generator[Any]:
+    def needed(self, dialogue: Dialogue | None) -> Generator[Any]:
         """Measure which words of the run on the stage needed the picture."""
         from specllava.scoring import ground
 
-        dialogue, measured = self.state.chats.dialogue(request.session_hash or ""), None
+        measured = None
         try:
             if dialogue is None or dialogue.last is None or len(dialogue.turns) != 1:
                 raise ValueError("it is measured of the first question of a dialogue that was run here")

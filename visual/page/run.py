@@ -6,9 +6,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,7 +20,7 @@ from specllava.files import is_out_of_memory
 from specllava.metrics import summarise, unused_draft
 from specllava.models.images import open_image
 from specllava.trace import NO_DRAFT, SPECULATIVE, TARGET_ONLY, DecodeTrace, RunInfo
-from visual.page.state import PageState, RunState
+from visual.page.state import Dialogue, PageState, RunState
 from visual.player.frames import Ending, FrameList, data_address
 from visual.player.recorded import check_question
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("specllava.page")
 RUN_LOG = logging.getLogger("specllava.runs")
 COMPUTE: Final = "compute"  # concurrency id of whatever computes: one such event runs at a time
+COMPUTES: Final[dict[str, Any]] = {
+    "concurrency_id": COMPUTE, "concurrency_limit": 1, "show_progress": "minimal", "api_visibility": "private",
+}  # fmt: skip
+QUICK: Final[dict[str, Any]] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 SECONDS_PER_UPDATE: Final = 0.5  # a browser on the same machine slows the lanes whenever it draws
 PICTURE_PIXELS: Final = 1344  # on the longer side: no family of models looks at more
 OUT_OF_MEMORY: Final = (
@@ -49,7 +53,7 @@ class Asked:
         number: of the run, as ``Runs`` counts them.
         picture: path of the picture, ``None`` for a question about none.
         draft: another draft than the page's own.
-        follow: the question goes on with the dialogue on the stage.
+        dialogue: the question goes on with it.
     """
 
     session: str
@@ -58,7 +62,7 @@ class Asked:
     question: str
     config: DecodingConfig
     draft: str | None = None
-    follow: bool = False
+    dialogue: Dialogue = field(default_factory=Dialogue)
 
 
 def run_frames(state: PageState, asked: Asked) -> Generator[list[str]]:
@@ -96,16 +100,16 @@ def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Ou
     pair = state.pair(asked.draft)
     config, absent = lanes_config(pair.info, asked.config)
     images = open_pictures(asked.picture, state.limits.pixels) if pair.sees else ()
-    events, before = state.chats.begin(
-        asked.session, pair, asked.draft, asked.question, asked.picture, images, config, asked.follow
-    )
+    dialogue, before = asked.dialogue, asked.dialogue.turns
+    events = dialogue.ask(pair, asked.draft, asked.question, asked.picture, images, config)
+    assert dialogue.chat is not None  # as it was asked
+    state.keep_caches(dialogue.chat)
     shown = data_address(images[0]) if images else None
     lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
     made = FrameList("live run", live=True, picture=shown, lanes=lanes, absent=absent, before=before)
     race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(asked.session, asked.number))
     traces = yield from draw_race(made, pair.collect, race)
-    dialogue = state.chats.dialogue(asked.session)
-    if race.outcome != "left" and dialogue is not None:
+    if race.outcome != "left":
         dialogue.frames = made.frames
     speculative = traces.get(SPECULATIVE)
     if race.outcome == "deadline":
@@ -156,6 +160,44 @@ def draw_race(
     if events.outcome != "left" and (frames := made.update(traces, events.outcome)):
         yield frames
     return traces
+
+
+def connect_run(
+    state: PageState, ways: Sequence[tuple[Sequence[Any], Sequence[Any]]], buttons: Sequence[gr.Button],
+    run: Callable[..., Generator[Any]], outputs: Sequence[Any], running: Any,
+) -> None:  # fmt: skip
+    """Connect clicks with what computes: past the queue they end the visitor's run before, and one computes at a time.
+
+    Args:
+        ways: clicks, and inputs of what they begin.
+        buttons: one that begins, and its Stop.
+        run: gets the request, the number of its run, as ``Runs`` counts them, and the inputs.
+        running: where progress is shown, and that the queue is full.
+    """
+    number = gr.Number(0, precision=0, visible=False)  # as it was at the click; a state would be read after the wait
+
+    def ask(request: gr.Request) -> tuple[Any, ...]:
+        return state.runs.ask(session_of(request)), gr.update(visible=False), gr.update(visible=True)
+
+    def stop(request: gr.Request) -> None:
+        state.runs.stop(session_of(request))
+
+    def finish(request: gr.Request, latest: int) -> tuple[Any, ...]:
+        on = state.runs.state(session_of(request), latest) != "left"
+        return gr.update(visible=not on), gr.update(visible=on)
+
+    def refuse(request: gr.Request) -> tuple[Any, ...]:  # only the browser learns that the queue is full
+        state.runs.leave(session_of(request))
+        line = f"This did not run: {state.limits.waiting} runs are waiting already. Try again in a minute."
+        return gr.update(visible=True), gr.update(visible=False), line
+
+    for clicks, inputs in ways:
+        begun = gr.on(clicks, ask, None, [number, *buttons], trigger_mode="multiple", **QUICK)
+        given: dict[str, Any] = {"inputs": [number, *inputs], "outputs": outputs, "show_progress_on": running}
+        computed = begun.then(run, trigger_mode="multiple", **given, **COMPUTES)
+        computed.then(finish, number, buttons, **QUICK)
+        computed.failure(refuse, None, [*buttons, running], **QUICK)
+    buttons[1].click(stop, None, None, **QUICK)
 
 
 def refusal_line(refusal: Exception) -> str:

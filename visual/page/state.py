@@ -1,4 +1,4 @@
-"""What the visitors of one running page share: the models, the recorded races, whose run is the latest, dialogues."""
+"""What the visitors of one running page share, whose run is the latest, and what a follow-up goes on from."""
 
 from __future__ import annotations
 
@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
 
 
-MOST_DIALOGUES: Final = 64
-MOST_CACHES: Final = 4  # of them keep their KV caches; others read their dialogue again
-LOST: Final = "your dialogue is no longer kept: press Run to begin another"
-NONE_YET: Final = "there is no dialogue to go on with: press Run first"
+MOST_CACHES: Final = 4  # chats that keep their KV caches; others read their dialogue again
 Turn = tuple[str, str]  # question and answer
 
 
 @dataclass(eq=False)
 class Dialogue:
-    """The dialogue that a visitor's next follow-up continues: a recorded race, or questions asked here.
+    """What a visitor's next follow-up continues: a recorded race, or questions asked here.
 
     Args:
         picture: path of the picture of the last question.
@@ -42,8 +39,8 @@ class Dialogue:
     """
 
     recorded: Recorded | None = None
-    chat: Chat | None = None
     picture: str | None = None
+    chat: Chat | None = None
     draft: str | None = None
     frames: list[str] = field(default_factory=list)
 
@@ -60,69 +57,36 @@ class Dialogue:
         return [] if self.recorded is None else [(one.prompt, one.lead.text) for one in self.recorded.turns]
 
 
-@dataclass(eq=False)
-class Chats:
-    """The dialogues of one page, one per session. Handlers share it across threads."""
-
-    _dialogues: OrderedDict[str, Dialogue] = field(default_factory=OrderedDict)  # asked longest ago first
-    _lock: Lock = field(default_factory=Lock)
-
-    def show(self, session: str, race: Recorded | None) -> None:
-        """Let a session's next follow-up go on from a race that was run before; ``None``: from nothing."""
-        picture = str(race.pictures[-1]) if race is not None and race.pictures[-1] else None
-        self._put(session, Dialogue(race, picture=picture))
-
-    def dialogue(self, session: str) -> Dialogue | None:
-        """Return the dialogue of a session; ``None`` where it is no longer kept."""
-        with self._lock:
-            return self._dialogues.get(session)
-
-    def leave(self, session: str) -> None:
-        """Forget the dialogue of a session."""
-        with self._lock:
-            self._dialogues.pop(session, None)
-
-    def begin(
-        self, session: str, pair: Pair, draft: str | None, question: str, picture: str | None, images: Sequence[Any],
-        config: DecodingConfig, follow: bool,
-    ) -> tuple[Generator[Any], list[Turn]]:  # fmt: skip
-        """Begin the race of a follow-up or of a new dialogue. Return its events and the turns before it.
+    def ask(
+        self, pair: Pair, draft: str | None, question: str, picture: str | None, images: Sequence[Any],
+        config: DecodingConfig,
+    ) -> Generator[Any]:  # fmt: skip
+        """Begin the race of the next question. Return its events.
 
         Args:
             picture: path of the picture that the page shows; one that is not new is not sent again.
             images: that picture, opened.
 
         Raises:
-            ValueError: bad input, or nothing to go on from.
+            ValueError: bad input, or a dialogue that cannot go on.
         """
         from specllava.chat import Chat
 
-        earlier, dialogue = self.dialogue(session), Dialogue()
-        if follow:
-            if earlier is None or not earlier.turns:
-                raise ValueError(LOST if earlier is None else NONE_YET)
-            dialogue = earlier
-            if len(earlier.turns) >= MAX_TURNS:
-                raise ValueError(f"the dialogue has {MAX_TURNS} turns, the most that are kept: press Run to start over")
-        before = dialogue.turns
-        if dialogue.chat is None or dialogue.draft != draft:
-            dialogue.chat, dialogue.draft = Chat(pair, _turns(dialogue)), draft
-        new = () if follow and picture == dialogue.picture else tuple(images)
-        events = dialogue.chat.race(question, new, config)
-        dialogue.picture = picture
-        self._put(session, dialogue)
-        return events, before
+        turns = self.turns
+        if len(turns) >= MAX_TURNS:
+            raise ValueError(f"the dialogue has {MAX_TURNS} turns, the most that are kept: press Run to start over")
+        if self.chat is None or self.draft != draft:
+            self.chat, self.draft = Chat(pair, _turns(self)), draft
+        new = () if turns and picture == self.picture else tuple(images)
+        events = self.chat.race(question, new, config)
+        self.picture = picture
+        return events
 
-    def _put(self, session: str, dialogue: Dialogue) -> None:
-        with self._lock:
-            self._dialogues[session] = dialogue
-            self._dialogues.move_to_end(session)
-            while len(self._dialogues) > MOST_DIALOGUES:
-                self._dialogues.popitem(last=False)
-            with_caches = [one for one in self._dialogues.values() if one.chat is not None]
-            for one in with_caches[:-MOST_CACHES]:
-                assert one.chat is not None  # as filtered
-                one.chat.forget()
+
+def opened_dialogue(race: Recorded | None) -> Dialogue:
+    """Return the dialogue of a race that was run before; ``None``: an empty one."""
+    picture = race.pictures[-1] if race is not None else None
+    return Dialogue(race, str(picture) if picture else None)
 
 
 def _turns(dialogue: Dialogue) -> list[Any]:
@@ -158,8 +122,7 @@ LentRace = Callable[..., Generator[list[str]]]
 class Runs:
     """Which run of each session is its latest, and whether it was stopped. Handlers share it across threads."""
 
-    _latest: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    _stopped: set[int] = field(default_factory=set)
+    _latest: OrderedDict[str, tuple[int, RunState]] = field(default_factory=OrderedDict)
     _count: int = 0
     _lock: Lock = field(default_factory=Lock)
 
@@ -167,7 +130,7 @@ class Runs:
         """Count a run that a session asks for, which ends the one before it. Return its number."""
         with self._lock:
             self._count += 1
-            self._latest[session] = self._count
+            self._latest[session] = self._count, "on"
             self._latest.move_to_end(session)
             while len(self._latest) > MOST_SESSIONS:
                 self._latest.popitem(last=False)
@@ -175,28 +138,25 @@ class Runs:
 
     def end(self, session: str, number: int) -> None:
         """Note that a run has ended, or was never begun."""
-        with self._lock:
-            self._stopped.discard(number)
-            if self._latest.get(session) == number:
-                del self._latest[session]
+        if self.state(session, number) != "left":
+            self.leave(session)
 
     def stop(self, session: str) -> None:
         """Stop the run of a session; what it has so far stays."""
         with self._lock:
             if session in self._latest:
-                self._stopped.add(self._latest[session])
+                self._latest[session] = self._latest[session][0], "stopped"
 
     def leave(self, session: str) -> None:
         """End the run of a session that wants something else, or is gone."""
         with self._lock:
-            self._stopped.discard(self._latest.pop(session, 0))
+            self._latest.pop(session, None)
 
     def state(self, session: str, number: int) -> RunState:
         """Return what became of a run."""
         with self._lock:
-            if number in self._stopped:
-                return "stopped"
-            return "on" if self._latest.get(session) == number else "left"
+            latest = self._latest.get(session)
+            return latest[1] if latest is not None and latest[0] == number else "left"
 
     def is_on(self, session: str) -> bool:
         """Return whether a session waits for a run."""
@@ -214,10 +174,10 @@ class PageState:
         lessons: guided examples.
         preset: that the page was started with; "" if it is none.
         opened: a race from a file, to show before the recorded ones.
-        code: address of the project's files, for links; empty if none is known.
         drafts: the target with other drafts, by the draft's name.
         lent: runs a race where a GPU is lent for it, and yields frames; ``None``: it runs here.
         launched: set once the page is served.
+        caches: chats that keep their KV caches, asked longest ago first; one run at a time changes them.
     """
 
     backend: Callable[[], Pair]
@@ -225,13 +185,12 @@ class PageState:
     lessons: Sequence[Lesson] = ()
     preset: str = "toy"
     opened: Recorded | None = None
-    code: str = ""
     limits: Limits = field(default_factory=Limits)
     drafts: Mapping[str, Callable[[], Pair]] = field(default_factory=dict)
     lent: LentRace | None = None
     launched: Event = field(default_factory=Event)
     runs: Runs = field(default_factory=Runs)
-    chats: Chats = field(default_factory=Chats)
+    caches: list[Chat] = field(default_factory=list)
 
     @property
     def first(self) -> Recorded | None:
@@ -260,6 +219,13 @@ class PageState:
         if draft not in self.drafts:
             raise ValueError(f"there is no draft {draft[:40]!r}: choose one of {', '.join(self.drafts) or 'none'}")
         return self.drafts[draft]()
+
+    def keep_caches(self, chat: Chat) -> None:
+        """Let a chat keep its KV caches, and those that were asked long ago drop theirs."""
+        self.caches[:] = [*(one for one in self.caches if one is not chat), chat]
+        for one in self.caches[:-MOST_CACHES]:
+            one.forget()
+        del self.caches[:-MOST_CACHES]
 
     @cached_property
     def loading(self) -> Future[Any]:

@@ -6,6 +6,7 @@ const WIPE = 600; // of the block of a pass
 const SLIDE = 450; // of the accepted branch into the trunk
 const BEAT = 1800; // of a beat, and more for each letter to be read
 const LETTER = 38;
+const PAUSE = 200; // at a stop, before its table is made
 
 // host: { catalog, open(name, turn) -> frames, page() -> halves of a saved page, measure() or null, addressed, plotly }
 function createStage(root, host) {
@@ -68,42 +69,56 @@ function createStage(root, host) {
 
   function render({ moved = false } = {}) {
     const next = scene();
-    const before = drawn;
-    // Sizes are read before anything is written: each later look would lay out the page anew.
-    Object.assign(field, { width: field.root.clientWidth, height: field.root.clientHeight });
-    const rail = find(".slide svg").clientWidth;
+    const before = moved ? drawn : null;
     drawn = next;
+    // Sizes and colours are read, and the figure is drawn, before anything is written: each later look, Plotly's among
+    // them, would lay out the page anew. What depends on the new layout comes with the next frame.
+    Object.assign(field, { width: field.root.clientWidth, height: field.root.clientHeight, colours: palette(root) });
+    const rail = find(".slide svg").clientWidth;
+    const drawOn = field.plotly && field.width ? drawField(next, before) : null; // not in a hidden tab
     root.dataset.mode = state.mode;
     root.classList.toggle("asks", state.mode === "lesson");
     say(next);
     find(".line").textContent = "";
-    parts.text.show(next.upto, { ...next, alone: next.alone });
+    parts.text.show(next.upto, next);
     parts.time.show(next.clock, { passes: next.passes, timed: next.done === true });
     find(".time").classList.toggle("idle", !state.race.steps.length);
     spot(next);
     transport(next, rail);
-    if (field.plotly && field.width) drawField(next, moved ? before : null); // not in a hidden tab
+    cancelAnimationFrame(state.fitting);
+    state.fitting = requestAnimationFrame(() => {
+      fitSay(next.big);
+      parts.text.toEnd();
+      drawOn?.();
+    });
     clearTimeout(state.listed);
-    state.listed = setTimeout(table, 0, next);
+    state.listed = setTimeout(table, PAUSE, next);
     host.moved?.(state);
   }
 
   function say({ say: long, short, more, big, link }) {
     const [title, below] = [find(".say h2"), find(".say p")];
-    const words = narrow() ? short : long;
-    title.replaceChildren(...segments(words));
+    title.replaceChildren(...segments(narrow() ? short : long));
     title.className = big ? "big" : "";
     below.replaceChildren(...segments(more));
     if (link && host.leads)
       below.append(" ", html("button", { type: "button", class: "lead", click: () => host.leads(link) }, "See"));
     below.hidden = !more.length;
-    if (big && title.scrollWidth > title.clientWidth + 1) title.classList.add("less");
-    const box = title.parentElement;
-    below.className = big && box.scrollHeight > box.clientHeight + 1 ? "tight" : "";
-    if (!big && box.scrollHeight > box.clientHeight + 1) title.className = "small";
-    if (box.scrollHeight > box.clientHeight + 1 && !narrow()) below.hidden = true;
+    below.className = "";
   }
 
+  // Makes a sentence smaller that does not fit, or leaves out what is below it.
+  function fitSay(big) {
+    const [title, below] = [find(".say h2"), find(".say p")];
+    const overflows = () => title.parentElement.scrollHeight > title.parentElement.clientHeight + 1;
+    if (big && title.scrollWidth > title.clientWidth + 1) title.classList.add("less");
+    if (!overflows()) return;
+    if (big) below.className = "tight";
+    else title.className = "small";
+    if (overflows() && !narrow()) below.hidden = true;
+  }
+
+  // Returns what is drawn once words are where they belong, if anything.
   function drawField(next, before) {
     cancelAnimationFrame(state.frame);
     for (const word of root.querySelectorAll(".flying")) word.remove();
@@ -114,12 +129,11 @@ function createStage(root, host) {
     if (view.name === "chain") return drawChain(field, view);
     if (view.name === "mask") return drawMask(field, step.tree, step.cached);
     const undecided = before?.step === step && !["done", "mask", "chain"].includes(before.view.name);
-    if (undecided && view.name === "done" && !calm()) slide(next);
-    else settle(next, before);
+    return undecided && view.name === "done" && !calm() ? slide(next) : settle(next, before);
   }
 
   function emptyField() {
-    field.plotly.react(field.plot, [], figureLayout(field.width, field.height, []), PLAIN);
+    drawFigure(field, [], []);
     field.under.replaceChildren();
     field.over.replaceChildren();
     field.at = null;
@@ -132,10 +146,11 @@ function createStage(root, host) {
     if (view.coin !== undefined) drawCoin(field, step.draws[view.coin]);
     else if (next.phase === "accept" && step.draws.length && state.mode === "run" && !narrow())
       drawCoin(field, step.draws.at(-1));
-    if (view.threads) drawThreads(root, field, step.tree, parts.text, step.first);
-    if (!before || calm()) return;
-    if (view.name === "open" && before.step !== step) grow(step);
-    if (view.name === "pass" || view.name === "words") wipe(field.under.querySelector(".slab"));
+    if (before && !calm()) {
+      if (view.name === "open" && before.step !== step) grow(step);
+      if (view.name === "pass" || view.name === "words") wipe(field.under.querySelector(".slab"));
+    }
+    return view.threads ? () => drawThreads(root, field, step.tree, parts.text, step.first) : null;
   }
 
   // Guesses appear level by level.
@@ -155,19 +170,19 @@ function createStage(root, host) {
     });
   }
 
-  // The accepted branch slides to the trunk; then its words fly into the answer.
+  // The accepted branch slides to the trunk, while its words fly into the answer.
   function slide(next) {
     const began = performance.now();
     const { tree, first } = next.step;
     const at = placeNodes(tree, next.view, field.width, field.height, 1);
-    flyWords(root, { ...field, at }, tree, parts.text, first);
     const tick = (now) => {
       const share = clamp((now - began) / SLIDE, 0, 1);
-      if (share === 1) return settle(next, null);
+      if (share === 1) return settle(next, null)?.();
       drawTree(field, tree, next.view, 1 - (1 - share) ** 3);
       state.frame = requestAnimationFrame(tick);
     };
     tick(began);
+    return () => flyWords(root, { ...field, at }, tree, parts.text, first);
   }
 
   function spot(next) {
@@ -461,6 +476,7 @@ function createStage(root, host) {
     const upto = step.first + (phase > 1 ? step.words.length : 0);
     const alone = race.raced ? aloneCount(race, clock) : null;
     parts.text.show(upto, { fresh: phase > 1 ? step.first : Infinity, alone });
+    parts.text.toEnd();
   }
 
   function advance() {

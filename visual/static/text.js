@@ -52,7 +52,10 @@ function createText(root) {
     cursor(parts[0], "cursor", done ? null : upto);
     const behind = alone !== null && parts[1].hidden && alone < race.aloneWords.length + 1;
     cursor(parts[0], "cursor-alone", behind ? Math.min(alone, upto) : null);
-    for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = 1e6; // its end, with no look at its height
+  }
+
+  function toEnd() {
+    for (const box of [parts[0].parentElement, ...parts]) box.scrollTop = 1e6; // with no look at its height
   }
 
   // A text whose beginning is above the box fades there.
@@ -89,7 +92,7 @@ function createText(root) {
       token.classList.toggle("seen", places.includes(Number(token.dataset.at)));
   }
 
-  return { begin, show, span, isShown, markSeen };
+  return { begin, show, toEnd, span, isShown, markSeen };
 }
 
 const split = (word) => /^(\s*)([^]*)$/.exec(word).slice(1);

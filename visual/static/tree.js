@@ -192,39 +192,34 @@ function stubs(at, node, count) {
   return path;
 }
 
+const SYMBOLS = { o: "diamond", n: "diamond", r: "square" }; // of the other kinds: circles
+
 function markers(tree, at, look) {
-  const nodes = tree.parent.map((_, node) => node).filter((node) => at.shown[node]);
-  const trace = (kinds, symbol, size) => {
-    const own = nodes.filter((node) => kinds.includes(look[node].kind));
-    const line = { width: at.radius < 7 ? 1.8 : 2.5, color: own.map((node) => look[node].line) };
-    const points = own.map((node) => [at.x[node], at.y[node]]);
-    return dots(points, symbol, size, own.map((node) => look[node].fill), line);
-  };
-  const round = 2 * at.radius;
-  return [trace("ga", "circle", round), trace("on", "diamond", round - 1), trace("r", "square", round - 3)];
-}
-
-function dots(points, symbol, size, color, line) {
-  return {
-    type: "scatter",
-    mode: "markers",
-    hoverinfo: "skip",
-    cliponaxis: false,
-    x: points.map(([x]) => x),
-    y: points.map(([, y]) => y),
-    marker: { symbol, size, opacity: 1, color, line },
-  };
-}
-
-function figureLayout(width, height, shapes) {
-  const axis = { visible: false, fixedrange: true };
-  const clear = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 } };
-  const still = { autosize: false, showlegend: false, hovermode: false, dragmode: false };
-  const [xaxis, yaxis] = [{ ...axis, range: [0, width] }, { ...axis, range: [height, 0] }];
-  return { width, height, shapes, xaxis, yaxis, ...clear, ...still };
+  const size = { circle: 2 * at.radius, diamond: 2 * at.radius - 1, square: 2 * at.radius - 3 };
+  const nodes = tree.parent.map((_, node) => node); // those that were never reached are dashed, above the figure
+  const drawn = nodes.filter((node) => at.shown[node] && look[node].kind !== "u");
+  return drawn.map((node) => {
+    const symbol = SYMBOLS[look[node].kind] ?? "circle";
+    return { x: at.x[node], y: at.y[node], symbol, size: size[symbol], ...look[node] };
+  });
 }
 
 const PLAIN = { staticPlot: true, displayModeBar: false };
+
+// Draws dots and branches. All dots are one trace, and settings are given once: Plotly goes through each of their options.
+function drawFigure(field, dots, shapes) {
+  const { width, height, plot } = field;
+  const column = (name) => dots.map((dot) => dot[name]);
+  const line = { width: dots[0]?.size < 13 ? 1.8 : 2.5, color: column("line") };
+  const marker = { symbol: column("symbol"), size: column("size"), opacity: 1, color: column("fill"), line };
+  const trace = { type: "scatter", mode: "markers", hoverinfo: "skip", cliponaxis: false, marker };
+  const axis = { visible: false, fixedrange: true };
+  const axes = { xaxis: { ...axis, range: [0, width] }, yaxis: { ...axis, range: [height, 0] } };
+  const clear = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 } };
+  const still = { autosize: false, showlegend: false, hovermode: false, dragmode: false };
+  const data = [{ ...trace, x: column("x"), y: column("y") }];
+  field.plotly.react(plot, data, { width, height, shapes, ...axes, ...clear, ...still }, plot.data ? undefined : PLAIN);
+}
 
 // Draws a step into the field. Returns where its nodes stand.
 function drawTree(field, tree, view, mix = view.name === "done" ? 1 : 0) {
@@ -233,14 +228,8 @@ function drawTree(field, tree, view, mix = view.name === "done" ? 1 : 0) {
   const at = placeNodes(tree, view, width, height - strip, mix);
   if (view.fold && mix === 1) foldRefused(tree, at);
   if (view.threads && !at.upright) raise(at, THREADS_AT);
-  const colours = palette(field.root);
-  const look = looks(tree, view, colours);
-  field.plotly.react(
-    field.plot,
-    markers(tree, at, look),
-    figureLayout(width, height, edges(tree, view, at, look, colours)),
-    PLAIN,
-  );
+  const look = looks(tree, view, field.colours);
+  drawFigure(field, markers(tree, at, look), edges(tree, view, at, look, field.colours));
   drawUnder(field, tree, view, at, width, height);
   drawWords(field, tree, view, at, look, width, height);
   return at;

@@ -166,7 +166,7 @@ function drawChain(field, { items, ask }) {
   const points = list.map((_, number) =>
     upright ? [28, from(number) + side / 2] : [from(number) + side / 2, height / 2 + 18],
   );
-  const colours = palette(field.root);
+  const { colours } = field;
   const last = list.length - 1;
   const line = {
     type: "path",
@@ -174,9 +174,11 @@ function drawChain(field, { items, ask }) {
     line: { color: colours.edge, width: 3 },
     path: `M${points[0].join()}L${points[last].join()}`,
   };
-  const fills = points.map((_, number) => (number === last ? colours.paper : colours.large));
-  const trace = dots(points, "diamond", 20, fills, { width: 2.5, color: colours.large });
-  field.plotly.react(field.plot, [trace], figureLayout(width, height, [line]), PLAIN);
+  const dots = points.map(([x, y], number) => {
+    const fill = number === last ? colours.paper : colours.large;
+    return { x, y, symbol: "diamond", size: 20, fill, line: colours.large };
+  });
+  drawFigure(field, dots, [line]);
   field.under.replaceChildren(
     ...list.map((_, number) => rectangle(box(number), 14, number === last ? "slab-open" : "slab")),
   );
@@ -233,7 +235,7 @@ function drawMask(field, tree, cached) {
       parts.push(rectangle([x, y + 0.5, cell - 1.5, cell - 1.5], 0, name));
     });
   });
-  field.plotly.react(field.plot, [], figureLayout(width, height, []), PLAIN);
+  drawFigure(field, [], []);
   field.under.replaceChildren();
   field.over.replaceChildren(...parts);
   field.at = null;
