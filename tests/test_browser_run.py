@@ -93,6 +93,7 @@ def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tm
     bad.write_text("{}")
     tab.page.set_input_files("input[type=file]", str(bad))
     tab.wait("document.body.innerText.includes('is not a recorded race')")
+    tab.page.click(".toast-close")
 
 
 def test_measure_compares_and_opens_a_row_on_the_stage_which_is_saved(tab: Visit, tmp_path: Path) -> None:

@@ -93,8 +93,9 @@ def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[s
     from axe_playwright_python.sync_playwright import Axe
 
     for scheme in schemes:
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.wait_for_selector(".dark" if scheme == "dark" else ":root:not(.dark) body:not(.dark)", state="attached")
+        page.wait_for_function("!document.getAnimations().some((one) => one instanceof CSSTransition)")
         found = Axe().run(page, context=context).response["violations"]
         serious = [one for one in found if one["impact"] in ("moderate", "serious", "critical")]
         assert not serious, (scheme, [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in serious])
@@ -110,7 +111,7 @@ def new_tab(browser: Any, viewport: dict[str, int] | None = None, **context: Any
     else:
         page = browser.new_context(viewport=viewport or VIEWPORT, **context).new_page()
     tab = Visit(page)
-    page.on("console", lambda message: tab.errors.extend([message.text] if message.type == "error" else []))
+    page.on("console", lambda one: tab.errors.extend([f"{one.text} {one.location}"] if one.type == "error" else []))
     page.on("pageerror", lambda error: tab.errors.append(str(error)))
     page.on("request", lambda request: tab.calls.append(request.url))
     return tab

@@ -217,7 +217,7 @@ class RunViews(NamedTuple):
     reach_words: str = ""
     reach: Any = None
     doubts: Doubts = Doubts(())
-    nodes: Sequence[Sequence[Any]] = ()
+    nodes: list[tuple[Any, ...]] | None = None
 
 
 def run_views(frames: Sequence[str] | None) -> RunViews:
