@@ -211,7 +211,9 @@ def spoken(*, last: str = " left") -> DecodeTrace:
     return retexted(made, {3: " <0xF0><0x9F>", 2: "<0x98><0x80>", 1: "<0x98><0x81>", 4: "<0xE4>", 5: last})
 
 
-@pytest.mark.parametrize("tokenizer", [models.processor().tokenizer, byte_fallback()], ids=["byte-level", "byte fallback"])
+@pytest.mark.parametrize(
+    "tokenizer", [models.processor().tokenizer, byte_fallback()], ids=["byte-level", "byte fallback"]
+)
 @pytest.mark.parametrize("text", TEXTS)
 def test_pieces_of_characters_are_bytes_that_join_to_the_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     texts = Detokenizer(tokenizer)
