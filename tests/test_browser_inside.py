@@ -314,3 +314,33 @@ def test_the_command_writes_races_as_files_names_no_other_host_and_never_writes_
     assert set(index["files"]) >= {path.stem for path in ASSETS.glob("examples/*.json")}
     assert all((folder / file).is_file() for file in index["files"].values())
     assert (folder / "README.md").read_text(encoding="utf-8").startswith("---\ntitle: specllava\n")
+
+
+@pytest.mark.alone
+@pytest.mark.night
+def test_a_step_is_drawn_within_a_frame(run: Visit) -> None:
+    """16 ms for trees of up to 24 guesses on a quiet machine, what the next frame does included."""
+    times: list[float] = run.page.evaluate("""async () => {
+      const input = document.querySelector(".slide input");
+      const frame = window.requestAnimationFrame.bind(window);
+      let spent = 0;
+      const timed = (work) => (...given) => {
+        const began = performance.now();
+        work(...given);
+        spent += performance.now() - began;
+      };
+      window.requestAnimationFrame = (work) => frame(timed(work));
+      const times = [];
+      for (let round = 0; round < 5; round += 1) {
+        for (let step = 0; step < 10; step += 1) {
+          spent = 0;
+          timed(() => { input.value = step; input.dispatchEvent(new Event("input")); })();
+          await new Promise(frame);
+          await new Promise(frame);
+          times.push(spent);
+        }
+      }
+      window.requestAnimationFrame = frame;
+      return times.slice(10).sort((a, b) => a - b);
+    }""")
+    assert times[len(times) // 2] <= 16, times
