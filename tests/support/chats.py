@@ -22,7 +22,7 @@ from support import models
 
 SHORT = DecodingConfig(max_new_tokens=8, depth=3, nodes=6, min_log_prob=-50.0, entropy_threshold=1.0)
 ALONE = replace(SHORT, drafter="none")
-WORDS = ("Ġa", "Ġs", "Ġo", "Ġc", "Ġb", "Ġf")  # spelled and tokenised again, these stay the tokens that they were
+WORDS = ("Ġa", "Ġr", "Ġt", "ĠA", "Ġon", "Ġis")  # spelled and tokenised again, these stay the tokens that they were
 QUESTIONS = ("What is this?", "Where?", "And now?")
 Shown = tuple[int, ...]  # seeds of the pictures that come with a question
 
