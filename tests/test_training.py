@@ -156,57 +156,52 @@ def test_a_packed_row_teaches_what_its_talks_teach_alone(processor, looking, num
             assert torch.allclose(states[row][mine], alone[-int(mine.sum()) :], atol=1e-9)
 
 
-def test_a_definite_name_is_told_the_cell_of_the_only_object_that_it_fits(processor):
-    things = (
-        Thing("cat", "red", "small", "left", "back"),
-        Thing("dog", "red", "large", "middle", "front"),
-        Thing("cat", "blue", "large", "right", "front"),
-    )
-    scene = Scene("city", "clear", "day", things)
+TWO_CATS = Scene("city", "clear", "day", (
+    Thing("cat", "red", "small", "left", "back"),
+    Thing("dog", "red", "large", "middle", "front"),
+    Thing("cat", "blue", "large", "right", "front"),
+))  # fmt: skip
+
+
+def test_a_name_has_the_cell_of_the_only_object_that_it_fits(processor):
     hints = Hints(processor.tokenizer, 64)
 
-    def told(answer):
+    def hinted(answer):
         _, labels = encode_chat(processor.tokenizer, (QuestionAnswer("What is where?", answer),), 64)
         cells = {digit: cell for cell, digit in hints.digits.items()}
-        hinted = zip(labels[1:], hints.name_cells(scene, labels), strict=False)
-        return [(processor.tokenizer.decode([token]).strip(), *cells[cell]) for token, cell in hinted if cell != IGNORE]
+        pairs = zip(labels[1:], hints.name_cells(TWO_CATS, labels), strict=False)
+        return [(processor.tokenizer.decode([token]).strip(), *cells[cell]) for token, cell in pairs if cell != IGNORE]
 
     red, dog, blue = ("left", "back"), ("middle", "front"), ("right", "front")
-    assert told("The red cat is to the left of the dog.") == [("red", *red), ("cat", *red), ("dog", *dog)]
-    assert told("At the front on the right is a blue cat. The red dog waits.") == [
+    assert hinted("The red cat is to the left of the dog.") == [("red", *red), ("cat", *red), ("dog", *dog)]
+    assert hinted("At the front on the right is a blue cat. The red dog waits.") == [
         ("blue", *blue), ("cat", *blue), ("red", *dog), ("dog", *dog),
     ]  # fmt: skip
-    assert told("The cat is next to the red.") == []  # it fits two of them
-    assert told("On the left at the front is a red cat.") == []  # nothing stands there
-    assert told("A red cat and a blue cat. There is a dog.") == [
+    assert hinted("The cat is next to the red.") == []  # it fits two of them
+    assert hinted("On the left at the front is a red cat.") == []  # nothing stands there
+    assert hinted("A red cat and a blue cat. There is a dog.") == [
         ("red", *red), ("cat", *red), ("blue", *blue), ("cat", *blue), ("dog", *dog),
     ]  # fmt: skip
 
 
 def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
-    things = (
-        Thing("cat", "red", "small", "left", "back"),
-        Thing("dog", "red", "large", "middle", "front"),
-        Thing("cat", "blue", "large", "right", "front"),
-    )
-    scene = Scene("city", "clear", "day", things)
     hints = Hints(processor.tokenizer, 64)
     cells = {digit: cell for cell, digit in hints.digits.items()} | {hints.none: None, hints.yes: True}
 
-    def told(question):
+    def hinted(question):
         ids, labels = encode_chat(processor.tokenizer, (QuestionAnswer(question, "It is red and large."),), 64)
-        found = zip(ids, hints.find_kinds(scene, ids, labels), strict=True)
-        return [(processor.tokenizer.decode([token]).strip(), cells[cell]) for token, cell in found if cell != IGNORE]
+        pairs = zip(ids, hints.find_kinds(TWO_CATS, ids, labels), strict=True)
+        return [(processor.tokenizer.decode([token]).strip(), cells[cell]) for token, cell in pairs if cell != IGNORE]
 
     dog, cat = ("middle", "front"), ("right", "front")
-    assert told("Is the dog next to the blue cat?") == [("dog", dog), ("blue", None), ("cat", cat), ("and", cat)]
-    assert told("What is the dog?") == [("dog", dog), ("is", dog), ("and", dog)]  # red, and large
-    assert told("Is the dog red?") == [("dog", dog), ("red", dog), ("is", dog), ("and", dog)]
-    assert told("Is the dog blue?") == [("dog", dog), ("blue", None), ("is", dog), ("and", dog)]
-    assert told("What is blue?") == [("blue", cat), ("and", cat)]
-    assert told("Is there a horse or a green cat?") == [("horse", None), ("green", None), ("cat", None)]
-    assert told("Is it day or night?") == [("day", True), ("night", None)]
-    assert told("Where is the cat?") == []  # it could be either
+    assert hinted("Is the dog next to the blue cat?") == [("dog", dog), ("blue", None), ("cat", cat), ("and", cat)]
+    assert hinted("What is the dog?") == [("dog", dog), ("is", dog), ("and", dog)]  # red, and large
+    assert hinted("Is the dog red?") == [("dog", dog), ("red", dog), ("is", dog), ("and", dog)]
+    assert hinted("Is the dog blue?") == [("dog", dog), ("blue", None), ("is", dog), ("and", dog)]
+    assert hinted("What is blue?") == [("blue", cat), ("and", cat)]
+    assert hinted("Is there a horse or a green cat?") == [("horse", None), ("green", None), ("cat", None)]
+    assert hinted("Is it day or night?") == [("day", True), ("night", None)]
+    assert hinted("Where is the cat?") == []  # it could be either
 
 
 def test_naming_loss_is_the_mean_over_words_and_slots():

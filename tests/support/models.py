@@ -44,10 +44,10 @@ CHATS: tuple[tuple[int | None, tuple[str, ...]], ...] = (  # seed of the picture
 @cache
 def processor() -> LlavaProcessor:
     """Processor whose tokens do not depend on the words of the toy world: tests name some of them."""
-    said = [
+    sentences = [
         f"USER: {text} ASSISTANT: A red bus is on the left, a cat on the right." for _, texts in CHATS for text in texts
     ]
-    with patch("recipes.toy.build.corpus_text", lambda count: said):
+    with patch("recipes.toy.build.corpus_text", lambda count: sentences):
         return build_processor(RECIPE)
 
 
