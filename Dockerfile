@@ -18,7 +18,8 @@ COPY . /app
 USER 1000
 WORKDIR /app
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 GRADIO_TEMP_DIR=/tmp/gradio \
-    HF_HOME=/home/page/.cache/huggingface GRADIO_SERVER_NAME=0.0.0.0 GRADIO_SERVER_PORT=7860
+    HF_HOME=/home/page/.cache/huggingface GRADIO_SERVER_NAME=0.0.0.0 GRADIO_SERVER_PORT=7860 \
+    MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=1048576 MALLOC_TRIM_THRESHOLD_=1048576
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=5s --start-period=90s --retries=3 CMD ["python", "-c", \
     "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/health', timeout=4)"]

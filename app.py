@@ -32,7 +32,7 @@ from specllava.models.options import DTypeName
 from specllava.models.presets import Preset, preset_named, presets
 from visual.page.page import build_page
 from visual.page.run import lent_race
-from visual.page.serve import give_back_freed_memory, serve
+from visual.page.serve import serve
 from visual.page.state import PageState
 from visual.player.lessons import load_lessons
 from visual.player.recorded import load_recorded, read_recorded
@@ -55,7 +55,6 @@ def main() -> int:
     """Serve the page until it is stopped. Return the exit code; a failure is one line on stderr."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container's stop ends like Ctrl-C, with one line
     _print_runs()
-    give_back_freed_memory()
     try:
         _start(tyro.cli(PageOptions, description=PageOptions.__doc__))
     except KeyboardInterrupt:

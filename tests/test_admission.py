@@ -89,7 +89,7 @@ def test_an_address_asks_so_often_in_a_minute_and_no_more() -> None:
     made = client(runs_per_minute=2, uploads_per_minute=1)
     answers = [post(made, "/gradio_api/queue/join", json.dumps(CALL)).status_code for _ in range(3)]
     assert answers == [200, 200, 429]
-    refused = post(made, "/gradio_api/call/v2/generate", "{}")
+    refused = post(made, "/gradio_api/call/v2/compare", "{}")
     assert refused.status_code == 429 and 0 < int(refused.headers["Retry-After"]) <= 60
     assert "the most that are allowed: try again in" in refused.json()["detail"]
     assert [post(made, "/gradio_api/upload", b"x").status_code for _ in range(2)] == [200, 429]

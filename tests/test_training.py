@@ -222,10 +222,9 @@ def first_heads(processor, looking):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         embeds = packed_states(model, batch, model)[0]
-        mask = torch.zeros(packed_mask(batch["segments"]).shape).masked_fill(~packed_mask(batch["segments"]), -1e9)
         computed = model.get_decoder()(
             inputs_embeds=embeds,
-            attention_mask=mask.double(),
+            attention_mask=packed_mask(batch["segments"], embeds.dtype),
             position_ids=batch["position_ids"],
             output_attentions=True,
             output_hidden_states=True,

@@ -180,13 +180,14 @@ def pad_rows(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, 
     }
 
 
-def packed_mask(segments: Tensor) -> Tensor:
-    """Return the attention mask ``[b, 1, length, length]``: earlier tokens of the same conversation, the picture."""
+def packed_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask ``[b, 1, length, length]``, added to scores: earlier tokens of the conversation, the picture."""
     length = segments.shape[-1]
     earlier = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
     keys = segments[:, None, :]  # [b, 1, length]
     own = keys.eq(segments[:, :, None])
-    return (earlier & (own | keys.eq(PICTURE)))[:, None]
+    seen = (earlier & (own | keys.eq(PICTURE)))[:, None]
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
 def draw_pixels(images: Any, scenes: Sequence[Scene]) -> Tensor:

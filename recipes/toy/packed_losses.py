@@ -187,7 +187,7 @@ def packed_states(
     embeds = merge_features(model, batch["input_ids"], features)
     states: tuple[Tensor, ...] = model.get_decoder()(
         inputs_embeds=embeds,
-        attention_mask=packed_mask(batch["segments"]),
+        attention_mask=packed_mask(batch["segments"], embeds.dtype),
         position_ids=batch["position_ids"],
         use_cache=False,
         output_hidden_states=True,

@@ -157,7 +157,12 @@ def _talk(run: _Run, part: Path) -> None:
 def _ask(run: _Run, part: Path) -> None:
     """Train the talking target on questions, several independent ones about each picture."""
     set_seed(run.recipe.asking.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(run.root / TALKING_TARGET, dtype=torch.float32)
+    # Compiled, plain attention takes three quarters of the time of a step with PyTorch's fused one.
+    target = LlavaForConditionalGeneration.from_pretrained(
+        run.root / TALKING_TARGET, dtype=torch.float32, attn_implementation="eager"
+    )
+    if run.compiled:
+        target.model.language_model.compile(dynamic=True)
     batches = run.packed(run.recipe.asking_batch, ASKING, ASKING_START)
     _fit_packed("target", target, batches, run.recipe.asking, run, batches.hints)
     save(target, run.processor, part)
@@ -261,7 +266,7 @@ def _fit_packed(
     run: _Run,
     hints: Hints | None = None,
 ) -> None:
-    """Train on packed rows, never compiled: rows of many lengths gain little by it."""
+    """Train on packed rows, with the tower frozen."""
     model.model.vision_tower.requires_grad_(False)
     losses = target_losses(run.recipe, content_ids(run.processor.tokenizer), hints)
     fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)

@@ -1,4 +1,4 @@
-"""Endpoints of the API: a question answered by the target alone and with speculative decoding, or by the latter."""
+"""The endpoint of the API: a question answered by the target alone and with speculative decoding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS: Final = "options of decoding by name, such as rule, depth or temperatur
 
 
 def connect_api(page: gr.Blocks, state: PageState) -> None:
-    """Register the endpoints with the page that is being built."""
+    """Register the endpoint with the page that is being built."""
 
     def compare(
         request: gr.Request, image: FileData | None, question: str, options: Options | None = None
@@ -45,7 +45,7 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
         Returns:
             both answers, whether their tokens are equal, tau (tokens per target pass), passes, speed-up, the race file
         """
-        traces = _run(state, request, question, image, options, both=True)
+        traces = _run(state, request, question, image, options)
         alone, together = traces.get(TARGET_ONLY), traces.get(SPECULATIVE)
         same = compare_lanes(alone, together) if alone and together else None
         return {
@@ -56,28 +56,11 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
             "trace": json.loads(race_json(alone, together)),
         }  # fmt: skip
 
-    def generate(
-        request: gr.Request, image: FileData | None, question: str, options: Options | None = None
-    ) -> Answer:
-        """Answer a question about a picture with speculative decoding: the target's own answer, in fewer passes.
-
-        Args:
-            image: the picture, as an upload to this server was answered; none where the question is about none
-            question: what is asked
-            options: options of decoding by name, such as rule, depth or temperature; others keep their defaults
-
-        Returns:
-            the answer, its tokens, the target's passes, tau (tokens per target pass), and the decoding seconds
-        """
-        traces = _run(state, request, question, image, options, both=False)
-        return _answer(next(iter(traces.values()), None)) or {}
-
-    for endpoint in (compare, generate):
-        api(endpoint, api_name=endpoint.__name__, concurrency_id=COMPUTE, concurrency_limit=1)
+    api(compare, api_name="compare", concurrency_id=COMPUTE, concurrency_limit=1)
 
 
 def _run(
-    state: PageState, request: gr.Request, question: Any, image: Any, options: Any, both: bool
+    state: PageState, request: gr.Request, question: Any, image: Any, options: Any
 ) -> dict[str, DecodeTrace]:
     """Run a call to its end or its deadline. Return the traces by lane.
 
@@ -96,11 +79,10 @@ def _run(
         if state.lent is not None:
             raise ValueError("this page lends its GPU to visitors alone: it has no API")
         chosen, absent = lanes_config(pair.info, config)
-        if absent and both:
-            raise ValueError(f"drafter {config.drafter} drafts nothing here: choose another, or call /generate")
+        if absent:
+            raise ValueError(f"drafter {config.drafter} drafts nothing here: choose another")
         images = open_pictures(path, state.limits.pixels) if pair.sees else ()
-        lane = pair.lane(images, question, chosen)
-        events = pair.race(lane.with_target_only() if both else [lane])
+        events = pair.race(pair.lane(images, question, chosen).with_target_only())
         began = time.monotonic()
         past = list(Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(session, number)))
         traces = dict(pair.collect(past))

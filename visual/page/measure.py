@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Generator, Iterator, Sequence
@@ -40,13 +38,6 @@ COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "9
 NODE_COLUMNS: Final = (
     "step", "ahead", "guess", "small model", "doubt, nats", "large model", "large model's word", "verdict",
 )  # fmt: skip
-CSV_COLUMNS: Final = (
-    "what", "prompts", "tokens", "target_passes", "guesses", "tau", "speed_up", "speed_up_low", "speed_up_high",
-    "seconds", "seconds_alone", "same_tokens",
-)  # fmt: skip
-DOWNLOAD: Final = """(text) => Object.assign(document.createElement("a"), {
-  href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: "specllava-comparison.csv" }).click()"""
-SCROLL_TO_PAYS: Final = '() => document.querySelector("#pays").scrollIntoView({ behavior: "smooth" })'
 
 
 @dataclass(slots=True)
@@ -69,13 +60,6 @@ class Row:
         guesses = own.drafted / own.target_passes if own.target_passes else math.nan
         same = f"{self.same} of {len(self.runs)}"
         return self.name, f"{own.tau:.1f}", f"{guesses:.1f}", f"{ratio:.2f}×", interval, same
-
-    def values(self) -> tuple[str | int | float, ...]:
-        """Return its numbers with full precision, in the order of :data:`CSV_COLUMNS`."""
-        own, alone = summarise(self.runs), summarise(self.alone)
-        counts = len(self.runs), own.tokens, own.target_passes, own.drafted, own.tau
-        speeds = ("" if math.isnan(one) else one for one in self.speed())
-        return self.name, *counts, *speeds, own.decode_seconds, alone.decode_seconds, self.same
 
     def speed(self) -> tuple[float, float, float]:
         """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
@@ -155,13 +139,6 @@ def comparison_words(rows: Sequence[Row], prompts: int) -> str:
     return f"{words} {clock} The tokens were the same in {same} of {counted(runs, 'run')}{scenes}."
 
 
-def comparison_csv(rows: Sequence[Row]) -> str:
-    """Write a comparison as CSV with full precision."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([CSV_COLUMNS, *(row.values() for row in rows)])
-    return text.getvalue()
-
-
 # --- the tab ------------------------------------------------------------------------------------
 
 
@@ -173,9 +150,7 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
     """
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
-            to_pays = gr.Button("Does it pay on my GPU?", size="sm")
-            to_pays.click(None, None, None, js=SCROLL_TO_PAYS, api_visibility="private")
-            gr.Markdown("## Settings\nOf the next run, on both tabs.")
+            gr.Markdown("[Does it pay on my GPU?](#pays)\n## Settings\nOf the next run, on both tabs.")
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320):
             whose = gr.Dropdown(
@@ -270,10 +245,9 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any], whose:
     table = gr.Dataframe(headers=list(COLUMNS), interactive=False, show_label=False, elem_id="compared", visible=False)
     with gr.Row(visible=False) as details:
         with gr.Column(min_width=280):
-            save, about = gr.Button("Table as CSV", size="sm"), gr.Markdown()
+            about = gr.Markdown()
         with gr.Column(min_width=280):
             chart = gr.Plot(show_label=False)
-    text = gr.Textbox(visible=False)
     races, doubts = gr.State([]), gr.State({})
     kind.change(lambda chosen: gr.update(visible=chosen == "One knob"), kind, knob, **QUICK)
 
@@ -281,9 +255,8 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any], whose:
         yield from _run(state, session_of(request), *given)
 
     inputs = [*stage[1:], kind, knob, scope, *controls]
-    outputs = [words, table, details, about, text, chart, whose, races, doubts]
+    outputs = [words, table, details, about, chart, whose, races, doubts]
     connect_run(state, [([start.click], inputs)], [start, stop], run, outputs, words)
-    save.click(None, text, None, js=DOWNLOAD, api_visibility="private")
     table.select(_open_row, races, stage[0], **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
@@ -330,7 +303,7 @@ def _shown(rows: Sequence[Row], prompts: int, axis: str) -> tuple[Any, ...]:
     speeds = speed_chart([(row.name, *row.speed()) for row in rows], axis)
     return (
         comparison_words(rows, prompts), table, gr.update(visible=True),
-        f"{about}\n95 %: bootstrap over prompts. A row opens its last run on the stage.", comparison_csv(rows), speeds,
+        f"{about}\n95 %: bootstrap over prompts. A row opens its last run on the stage.", speeds,
         gr.update(choices=[THIS_RUN, *names], visible=True), races, {row.name: Doubts.of(row.runs) for row in rows},
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import random
 import tempfile
@@ -158,9 +157,10 @@ def _pictures(handlers: Handlers, shown: list[Any]) -> None:
     """Build the thumbnails of recorded races, and the ways to another picture."""
     warns: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
     with gr.Row(elem_classes="thumbs-row"):
-        for at, race in enumerate(handlers.state.recorded[:SHOWN_EXAMPLES]):
-            named: dict[str, Any] = {"icon": str(race.image), "elem_classes": "thumb", "elem_id": f"example-{at}"}
-            button = gr.Button("", min_width=52, size="sm", **named)
+        examples = handlers.state.recorded[:SHOWN_EXAMPLES]
+        for at, (race, title) in enumerate(zip(examples, titles(examples), strict=True)):
+            looks: dict[str, Any] = {"icon": str(race.image), "elem_classes": "thumb", "elem_id": f"example-{at}"}
+            button = gr.Button(title, min_width=52, size="sm", **looks)  # read aloud; a style hides the text
             button.click(handlers.example, gr.State(race.name), shown, **QUICK)
         with gr.Column(min_width=96, elem_classes="ways"):
             scene = gr.Button("New scene", size="sm", elem_classes="plain", visible=handlers.state.is_toy)
@@ -184,21 +184,8 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     connect_run(handlers.state, ways, [stage.run, stage.stop], handlers.run, [player, dialogue], stage.running)
     if handlers.state.lent is None:
         player.needed(handlers.needed, dialogue, player, show_progress_on=stage.running, **COMPUTES)
-    names = json.dumps([html.escape(title) for title in titles(handlers.state.recorded[:SHOWN_EXAMPLES])])
     page.load(lambda: opened_dialogue(handlers.state.first), None, dialogue, **QUICK)
-    page.load(None, None, None, js=f"() => {{ {NAME_THUMBS % names} }}")
     page.unload(handlers.leave)
-
-
-# Gradio names a button by its text, and these have a picture alone.
-NAME_THUMBS: Final = """
-const names = %s;
-document.querySelectorAll("#ask .thumb").forEach((button, at) => {
-  button.setAttribute("aria-label", names[at]);
-  button.title = names[at];
-  button.querySelectorAll("img").forEach((image) => { image.alt = ""; });
-});
-"""
 
 
 def _connect_loading(page: gr.Blocks, running: gr.HTML, nodes: Any, loading: Future[Any]) -> None:

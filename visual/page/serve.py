@@ -10,11 +10,9 @@ memory or the disk is refused before, in one line; nothing is ever fetched from 
 from __future__ import annotations
 
 import base64
-import ctypes
 import hashlib
 import json
 import math
-import os
 import re
 import socket
 import time
@@ -37,8 +35,6 @@ from visual.page.state import PageState
 from visual.player.saved_page import FAVICON, STATIC, static_text
 
 SESSIONS: Final = 100  # of which Gradio keeps what it changed; a page of a forgotten one loses nothing but its dialogue
-TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # parameters of mallopt in glibc's malloc.h
-ALLOCATOR: Final = {ARENA_MAX: 2, MMAP_THRESHOLD: 2**20, TRIM_THRESHOLD: 2**20}
 FRAMES: Final = "'self' https://huggingface.co https://*.hf.space"  # who may show the page in a frame
 INLINE: Final = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 FILE_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"  # of what is no document, should it be opened as one
@@ -92,37 +88,12 @@ def serve(page: gr.Blocks, host: str, port: int, state: PageState, block: bool =
 
 
 def page_theme() -> gr.themes.Base:
-    """Make the theme; system fonts only, since a web font would be a request to another host."""
+    """Make the theme, whose colours page.css sets; a web font would be a request to another host."""
     fonts = ["-apple-system", "BlinkMacSystemFont", "Segoe UI", "Roboto", "Liberation Sans", "Arial", "sans-serif"]
-    theme = gr.themes.Base(
+    return gr.themes.Base(
         primary_hue=gr.themes.colors.blue, neutral_hue=gr.themes.colors.gray, radius_size=gr.themes.sizes.radius_lg,
         font=fonts, font_mono=["ui-monospace", "Consolas", "monospace"],
     )  # fmt: skip
-    shared = {
-        "body_background_fill": "var(--paper)", "background_fill_primary": "var(--paper)",
-        "background_fill_secondary": "var(--well)", "block_background_fill": "var(--paper)",
-        "body_text_color": "var(--ink)", "body_text_color_subdued": "var(--muted)", "block_border_width": "0px",
-        "input_background_fill": "var(--field)", "input_border_color": "var(--edge)",
-        "border_color_primary": "var(--rule)", "button_primary_background_fill": "var(--ink)",
-        "button_primary_background_fill_hover": "var(--ink)", "button_primary_text_color": "var(--paper)",
-        "button_secondary_background_fill": "var(--well)", "button_secondary_background_fill_hover": "var(--rule)",
-        "button_secondary_text_color": "var(--ink)", "block_info_text_color": "var(--muted)",
-        "block_label_text_color": "var(--muted)", "block_title_text_color": "var(--ink)",
-    }  # fmt: skip
-    dark = {f"{name}_dark": value for name, value in shared.items() if not name.endswith("width")}
-    return theme.set(**shared, **dark)
-
-
-def give_back_freed_memory() -> bool:
-    """Let glibc's allocator give freed memory back to the system. Return whether there is one.
-
-    By default it keeps an arena for each thread, and raises its threshold for mmap to the largest block ever freed. KV
-    caches of many visitors then leave holes that nobody can use. Measured by ``benchmarks.load`` at commit 8a43eaf.
-    """
-    if not any(name == "CS_GNU_LIBC_VERSION" and os.confstr(name) for name in os.confstr_names):
-        return False
-    library = ctypes.CDLL(None)
-    return all(library.mallopt(parameter, value) == 1 for parameter, value in ALLOCATOR.items())
 
 
 def health(loading: Future[Any]) -> JSONResponse:

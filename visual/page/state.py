@@ -56,7 +56,6 @@ class Dialogue:
             return [(turn.text, turn.answer) for turn in self.chat.turns]
         return [] if self.recorded is None else [(one.prompt, one.lead.text) for one in self.recorded.turns]
 
-
     def ask(
         self, pair: Pair, draft: str | None, question: str, picture: str | None, images: Sequence[Any],
         config: DecodingConfig,

@@ -24,7 +24,7 @@ KEY = {  # words of the legend; an entry appears with its first use
     "large": "large model", "guess": "guess of the small model", "doubt": "full: sure, hollow: in doubt",
     "block": "one block: one pass; the prompt gave the first token", "accepted": "small model, accepted",
     "refused": "refused", "never": "never reached",
-    "same": "the large model’s own word there: equal, or another", "alone": "the large model alone, in the same time",
+    "same": "the large model’s own word there: equal, or another", "alone": "large model alone, by then",
     "seen": "at least ten times less likely with a grey picture",
     "sees": "what each guess sees", "kept": "columns that stay", "dropped": "columns that are overwritten",
 }  # fmt: skip
