@@ -105,7 +105,7 @@ def check_processor(name: str, family: Family, config: PretrainedConfig, process
         required = family.processor_requirements(config, processor)
     except (AttributeError, LookupError, TypeError) as error:  # a processor of other fields
         kinds = f"a {type(processor).__name__} with a {type(processor.image_processor).__name__}"
-        raise ValueError(f"{name}: {kinds} is no processor of a {family.name}: {advice}") from error
+        raise ValueError(f"{name}: {kinds} is no processor of a {family.name} ({error}): {advice}") from error
     for field, (theirs, ours) in required.items():
         if theirs != ours:
             raise ValueError(f"{name}: the processor's {field} is {theirs}, the model's {ours}: {advice}")
