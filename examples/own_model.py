@@ -1,6 +1,6 @@
 """Models of your own: any target of a known family with any draft for it, each a directory or an id of the hub.
 
-    python examples/own_model.py --target TARGET --draft DRAFT --image photo.jpg
+    PYTHONPATH=. python examples/own_model.py --target TARGET --draft DRAFT --image photo.jpg
 
 Without a draft the prompt itself is searched for guesses. Without arguments it runs on the pair that ships.
 """

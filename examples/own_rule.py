@@ -1,6 +1,6 @@
 """A tree rule of your own: a node gets its likeliest next tokens that together have half of the probability.
 
-    python examples/own_rule.py
+    PYTHONPATH=. python examples/own_rule.py
 
 The target decides every token, so a rule changes the speed and never the answer (``docs/extending.md``).
 """
@@ -8,7 +8,6 @@ The target decides every token, so a rule changes the speed and never the answer
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +31,12 @@ class NucleusRule(ScoredRule):
     max_children = 4
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
-        return 1 + sum(total < self.share for total in cumulated(top.log_probs[:-1]))
-
-
-def cumulated(log_probs: Sequence[float]) -> list[float]:
-    return [sum(map(math.exp, log_probs[: end + 1])) for end in range(len(log_probs))]
+        total = 0.0
+        for count, log_prob in enumerate(top.log_probs, 1):
+            total += math.exp(log_prob)
+            if total >= self.share:
+                return count
+        return len(top.log_probs)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python examples/spec_llava.py --image assets/examples/2-story.png --question "Tell me a story about this picture."
 
-It needs torch and transformers alone, and prints every tree. The package adds other rules and drafts, sampling and CUDA
-graphs (``docs/architecture.md``); its tokens and trees are these.
+It needs torch, transformers and Pillow alone, and prints every tree. The package adds other rules and drafts, sampling
+and CUDA graphs (``docs/architecture.md``); its tokens and trees are these.
 """
 
 from __future__ import annotations

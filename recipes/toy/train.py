@@ -88,8 +88,8 @@ def train(output: Path, recipe: ToyRecipe, compiled: bool | None = None) -> None
     Args:
         output: directory of the run; ``target``, ``draft``, ``draft-before``, ``eagle`` and ``eagle-compressed`` appear
             in it.
-        compiled: compile the tower, the last target and what distils (1.2 to 1.4 times faster on two cores); default: where a C++
-            compiler is found or on a GPU.
+        compiled: compile the tower, the last target and what distils (1.2 to 1.4 times faster on two cores); default:
+            where a C++ compiler is found or on a GPU.
     """
     accelerator = Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no")
     if compiled is None:
