@@ -184,6 +184,17 @@ def test_a_name_has_the_cell_of_the_only_object_that_it_fits(processor):
     ]  # fmt: skip
 
 
+def test_a_word_of_a_question_ends_where_its_last_token_does(processor):
+    hints, tokenizer = Hints(processor.tokenizer, 64), processor.tokenizer
+    turns = QuestionAnswer("Houses, two yellow horses: scenery or trees?", "It is red."), QuestionAnswer("Bus?", "No.")
+    ids, labels = encode_chat(tokenizer, turns, 64)
+    words = hints.words_of_questions(ids, labels)
+    read = [(tokenizer.decode(ids[first : last + 1]), word) for last, (first, word) in words.items()]
+    first = first_tokens(tokenizer, ("house", "yellow", "horse", "tree", "bus"))
+    named = zip(("\nHouses", " yellow", " horses", " trees", " Bus"), first.values(), strict=True)
+    assert read == list(named)
+
+
 def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
     hints = Hints(processor.tokenizer, 64)
     cells = {digit: cell for cell, digit in hints.digits.items()} | {hints.none: None, hints.yes: True}
@@ -237,10 +248,11 @@ def test_finding_loss_is_the_share_of_attention_that_transformers_gives_the_slot
     expected, words = [], set[int]()
     for row in range(6):
         slots = batch["input_ids"][row] == model.config.image_token_id
-        for place, token in enumerate(batch["input_ids"][row].tolist()):
-            shown = (batch["patch_names"][row] == hints.shown.get(token, -1)).any(-1)
-            if batch["labels"][row, place] == IGNORE and shown.any():
-                words.add(token)
+        for place, word in enumerate(batch["words"][row].tolist()):
+            shown = (batch["patch_names"][row] == hints.shown.get(word, -1)).any(-1)
+            if shown.any():
+                assert batch["labels"][row, place] == IGNORE
+                words.add(word)
                 share = shares[0][row, place][slots]
                 expected.append(-(share[shown].sum() / share.sum()).log().item())
     found = finding_loss(model, states[0], batch, hints.shown)
@@ -255,13 +267,13 @@ def test_quoting_losses_are_of_transformers_attention_to_the_words_needed_and_of
     recipe = replace(ToyRecipe.tiny(), gathering_layers=number)
     expected, chances, judged = [], [], 0
     for row in range(6):
-        ids, labels, segments = (batch[name][row].tolist() for name in ("input_ids", "labels", "segments"))
+        words, labels, segments = (batch[name][row].tolist() for name in ("words", "labels", "segments"))
         for place, word in enumerate(labels[1:]):
             asked = [at for at in range(place + 1) if labels[at] == IGNORE and segments[at] == segments[place]]
-            same = [at for at in asked if ids[at] == word in hints.looks]
+            same = [at for at in asked if words[at] == word in hints.looks]
             if word in (hints.yes, hints.no):
                 begun = max((at for at in range(place) if labels[at] != IGNORE), default=0)  # the question's start
-                same = [at for at in asked if at > begun and ids[at] in {*hints.looks, *hints.scenery}]
+                same = [at for at in asked if at > begun and words[at] in {*hints.looks, *hints.scenery}]
                 judged += bool(same)
             if same:
                 share = shares[number][row, place]
@@ -290,10 +302,9 @@ def test_what_decides_between_yes_and_no_weighs_more(first_heads, processor):
         if label != IGNORE:
             weights.append((4 if label in content else 1) * (5 if label in (hints.yes, hints.no) else 1))
             losses.append(-chances[row, place - 1, label].item())
-        cell, token = batch["cells"][row, place].item(), batch["input_ids"][row, place].item()
+        cell, word = batch["cells"][row, place].item(), batch["words"][row, place].item()
         if cell != IGNORE:
-            judged = label == IGNORE and token in hints.judged
-            gathered.append((5 if judged else 1) * -cells[row, place, cell].item())
+            gathered.append((5 if word in hints.judged else 1) * -cells[row, place, cell].item())
     answers = sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights)
     assert 20 in weights and learnt["answers"].item() == pytest.approx(answers, rel=1e-5)
     assert learnt["gathering"].item() == pytest.approx(sum(gathered) / len(gathered), rel=1e-5)

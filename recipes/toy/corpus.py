@@ -26,7 +26,8 @@ from specllava.distill.losses import IGNORE
 GROUP = 16  # batches sorted by length together
 Questioner = Callable[[Scene, random.Random], tuple[QuestionAnswer, ...]]
 PICTURE, PADDING = 0, -1  # segments of a packed row; its conversations are numbered from 1
-FILLERS: Final = {"labels": IGNORE, "cells": IGNORE, "position_ids": 0, "segments": PADDING}  # what pads a packed row
+# What pads a packed row.
+FILLERS: Final = {"labels": IGNORE, "cells": IGNORE, "words": IGNORE, "position_ids": 0, "segments": PADDING}
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 
@@ -132,8 +133,8 @@ class PackedBatches:
     """Batches by number of rows with several conversations about one picture, which is encoded once.
 
     ``pixel_values [b, 3, h, w]``, ``patch_names [b, patches, NAMES]``, and ``input_ids``, ``labels``, ``cells``,
-    ``position_ids``, ``segments`` ``[b, length]``. A conversation attends to the picture and itself, at the positions
-    that it would have alone.
+    ``words`` (that end there in questions), ``position_ids``, ``segments`` ``[b, length]``. A conversation attends to
+    the picture and itself, at the positions that it would have alone.
     """
 
     def __init__(
@@ -165,6 +166,8 @@ class PackedBatches:
             row["input_ids"] += ids[start:]
             row["labels"] += labels[start:]
             row["cells"] += self.hints.cells(scene, ids, labels)[start:]
+            words = self.hints.words_of_questions(ids, labels)
+            row["words"] += [words[index][1] if index in words else IGNORE for index in range(start, len(ids))]
             row["position_ids"] += range(start, len(ids))
             row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
         return row

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recipes.toy.draw import shown_at
-from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS
+from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, PLURALS, ROW_WORDS
 from recipes.toy.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Column, Row, Scene, Thing
 from specllava.distill.losses import IGNORE
 
@@ -55,6 +54,15 @@ class Hints:
         positions = {word: self.tokens[one] for one, words in (COLUMN_WORDS | ROW_WORDS).items() for word in words}
         # Words of questions, and how name_patches names the slots that show what they ask for.
         self.shown = {word: word for word in self.looks} | {self.tokens[word]: name for word, name in positions.items()}
+        asked = [word for word, token in self.tokens.items() if token in self.shown] + list(named)
+        first = first_tokens(tokenizer, asked)
+        plurals = {str(kind): plural for kind, plural in PLURALS.items()}
+        # The tokens of a word, behind the picture or a space; a plural is its singular's word.
+        self.spellings = {
+            tuple(tokenizer.encode(before + form, add_special_tokens=False)): first[word]
+            for word in asked for one in (word, plurals.get(word, word))
+            for form in (one, one.capitalize()) for before in ("\n", " ")
+        }  # fmt: skip
 
     def name_patches(self, scene: Scene) -> Tensor:
         """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
@@ -73,6 +81,20 @@ class Hints:
             )
             named.append([kind, colour, self.digits[thing.column, thing.row], column, row])
         return torch.tensor(named)
+
+    def words_of_questions(self, ids: Sequence[int], labels: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return the words that questions ask for: position of the last token to that of the first, and the word."""
+        longest = max(map(len, self.spellings))
+        words: dict[int, tuple[int, int]] = {}
+        start = 0
+        while start < len(ids):
+            lengths = range(min(longest, len(ids) - start), 0, -1)
+            known = (one for one in lengths if tuple(ids[start : start + one]) in self.spellings)
+            length = next(known, 0) if labels[start] == IGNORE else 0
+            if length:
+                words[start + length - 1] = start, self.spellings[tuple(ids[start : start + length])]
+            start += max(1, length)
+        return words
 
     def cells(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
         """Return the cells that a conversation refers to, in answers and questions."""
@@ -124,28 +146,30 @@ class Hints:
         Before a kind its colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes"
         or "no". Before each word of the answer that fits the object named last, its cell again.
         """
-        digits = [IGNORE] * len(ids)
+        digits, words = [IGNORE] * len(ids), self.words_of_questions(ids, labels)
         asked: list[Thing] = []
         kind: set[int] = set()
-        for index, (before, token) in enumerate(pairwise(ids), 1):
+        for index, token in enumerate(ids[1:], 1):
             if labels[index] != IGNORE:
                 if len(asked) == 1 and token in self.words(asked[0]) | self.spots(asked[0]):
                     digits[index - 1] = self.digits[asked[0].column, asked[0].row]
                 continue
             if labels[index - 1] != IGNORE:
                 asked, kind = [], set()
-            if token in self.scenery:
-                true = self.scenery[token] in (scene.place, scene.weather, scene.time)
+            start, word = words.get(index, (index, IGNORE))
+            if word in self.scenery:
+                true = self.scenery[word] in (scene.place, scene.weather, scene.time)
                 digits[index] = self.yes if true else self.none
-            if token not in self.looks:
+            if word not in self.looks:
                 continue
-            words = {token, before} & self.looks if token in self.kinds else {token} | kind
-            fitting = [thing for thing in scene.things if words <= self.words(thing)]
+            _, before = words.get(start - 1, (start, IGNORE))
+            looks = {word, before} & self.looks if word in self.kinds else {word} | kind
+            fitting = [thing for thing in scene.things if looks <= self.words(thing)]
             cell = self.digits[fitting[0].column, fitting[0].row] if fitting else self.none
             digits[index] = cell if len(fitting) < 2 else IGNORE
-            if token in self.kinds or not kind:
+            if word in self.kinds or not kind:
                 asked = fitting
-            kind = {token} if token in self.kinds else kind
+            kind = {word} if word in self.kinds else kind
         return digits
 
     def words(self, thing: Thing) -> set[int]:

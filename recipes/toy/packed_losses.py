@@ -49,7 +49,7 @@ def target_losses(recipe: ToyRecipe, content: Sequence[int], hints: Hints | None
         cells = model.lm_head(gathered[referring]).float()  # [referring, vocab]
         each = F.cross_entropy(cells, wanted, reduction="none")
         if hints is not None:
-            judged = isin(batch["input_ids"], hints.judged) & batch["labels"].eq(IGNORE)
+            judged = isin(batch["words"], hints.judged)
             each = torch.where(judged[referring], recipe.judging_weight * each, each)
         gathering = each.sum() / max(1, len(wanted))
         loss = answers + recipe.naming_weight * naming + recipe.gathering_weight * gathering
@@ -73,14 +73,14 @@ def finding_loss(model: LlavaForConditionalGeneration, embeds: Tensor, batch: Ba
         embeds: ``[batch, length, hidden]``, what the first layer reads.
         shown: token of a word: token that its slots are named by.
     """
-    ids, slots = batch["input_ids"], batch["input_ids"].eq(model.config.image_token_id)
+    words, slots = batch["words"], batch["input_ids"].eq(model.config.image_token_id)
     queries, keys = first_head(model, 0, embeds, batch)
-    names = torch.full_like(ids, -1)
+    names = torch.full_like(words, -1)
     for word, name in shown.items():
-        names[ids.eq(word) & batch["labels"].eq(IGNORE)] = name
+        names[words.eq(word)] = name
     right = names[:, :, None, None].eq(batch["patch_names"][:, None]).any(-1)  # [batch, length, slots]
     rows, columns = right.any(-1).nonzero(as_tuple=True)
-    keys = keys[slots].unflatten(0, (len(ids), -1))[rows]  # [words in questions, slots, size]
+    keys = keys[slots].unflatten(0, (len(words), -1))[rows]  # [words in questions, slots, size]
     return missed_attention(queries[rows, columns], keys, right[rows, columns])
 
 
@@ -100,15 +100,15 @@ def quoting_losses(
         ``-log`` of these words' share of the attention on questions, in the first head of the layer that reads the
         gathered states; and the cross-entropy of the next token, read from that layer's output. Means in nats.
     """
-    ids, labels, segments = batch["input_ids"], batch["labels"], batch["segments"]
+    words, labels, segments = batch["words"], batch["labels"], batch["segments"]
     number = recipe.gathering_layers
     queries, keys = first_head(model, number, states[number], batch)
     following = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
-    looks, decisive = isin(ids, hints.looks), isin(ids, {*hints.looks, *hints.scenery})
+    looks, decisive = isin(words, hints.looks), isin(words, {*hints.looks, *hints.scenery})
     judged = following.eq(hints.yes) | following.eq(hints.no)
     asked = (segments[:, None, :].eq(segments[:, :, None]) & labels.eq(IGNORE)[:, None, :]).tril()
     turns = labels.eq(IGNORE).logical_and(F.pad(labels[:, :-1], (1, 0), value=IGNORE) != IGNORE).cumsum(-1)
-    quoted = looks[:, None, :] & ids[:, None, :].eq(following[:, :, None])  # [batch, length, length]
+    quoted = looks[:, None, :] & words[:, None, :].eq(following[:, :, None])  # [batch, length, length]
     judging = judged[:, :, None] & decisive[:, None, :] & turns[:, None, :].eq(turns[:, :, None])
     right = asked & (quoted | judging)
     rows, columns = right.any(-1).nonzero(as_tuple=True)
