@@ -23,7 +23,8 @@ SEEN = """(() => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const one = texts.currentNode.parentElement;
-    if (texts.currentNode.data.trim() && one.checkVisibility() && one.getClientRects().length
+    if (texts.currentNode.data.trim() && getComputedStyle(one).fontSize !== "0px"
+        && one.checkVisibility() && one.getClientRects().length
         && !one.closest(".spoken, .nodes, script, style, [aria-hidden=true].tab-container")) {
       sizes.add(getComputedStyle(one).fontSize);
       words.push(...texts.currentNode.data.split(/\\s+/).filter((word) => /\\w/.test(word)));
