@@ -316,6 +316,13 @@ def client(server: str) -> Client:
     return Client(server, verbose=False)
 
 
+def test_compare_needs_no_picture(client: Client, pair: Pair) -> None:
+    found = client.predict(None, QUESTION, {"max_new_tokens": 8}, api_name="/compare")
+    alone = pair.generate(None, QUESTION, DecodingConfig(drafter="none", max_new_tokens=8))
+    for lane in ("target_only", "speculative"):
+        assert (found[lane]["answer"], found[lane]["ended"]) == (alone.text, alone.finish_reason)
+
+
 def test_compare_gives_both_answers_and_the_race_file(client: Client, pair: Pair) -> None:
     found = client.predict(handle_file(PICTURE), QUESTION, {"rule": "chain"}, api_name="/compare")
     alone = pair.generate(PICTURE, QUESTION, DecodingConfig(drafter="none"))

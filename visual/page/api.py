@@ -59,9 +59,7 @@ def connect_api(page: gr.Blocks, state: PageState) -> None:
     api(compare, api_name="compare", concurrency_id=COMPUTE, concurrency_limit=1)
 
 
-def _run(
-    state: PageState, request: gr.Request, question: Any, image: Any, options: Any
-) -> dict[str, DecodeTrace]:
+def _run(state: PageState, request: gr.Request, question: Any, image: Any, options: Any) -> dict[str, DecodeTrace]:
     """Run a call to its end or its deadline. Return the traces by lane.
 
     Raises:

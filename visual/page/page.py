@@ -54,6 +54,7 @@ OWN_PICTURE: Final = "Your picture. Ask about it, and press Run."
 LOST: Final = "your dialogue is no longer kept: press Run to begin another"
 NONE_YET: Final = "there is no dialogue to go on with: press Run first"
 SHOWN_EXAMPLES: Final = 4
+QUIET_ICONS: Final = '() => document.querySelectorAll("#ask .thumb img").forEach((image) => { image.alt = ""; })'
 NO_TOY: Final = "Both models look at the same picture and question; the answer is always the large one’s own."
 SECONDS_BETWEEN_POLLS: Final = 1.0  # of whether the models are loaded
 MOUNT: Final = """
@@ -185,6 +186,7 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     if handlers.state.lent is None:
         player.needed(handlers.needed, dialogue, player, show_progress_on=stage.running, **COMPUTES)
     page.load(lambda: opened_dialogue(handlers.state.first), None, dialogue, **QUICK)
+    page.load(None, None, None, js=QUIET_ICONS)
     page.unload(handlers.leave)
 
 
