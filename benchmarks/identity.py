@@ -45,7 +45,7 @@ from specllava.metrics import compare, summarise
 from specllava.models.drafts.draft_vlm import DraftLlava, fuse
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.pair import Pair
-from specllava.prompt import Prompt
+from specllava.prompt import Prompt, to_device
 from specllava.spec_decode.loop import Lane
 from specllava.trace import NO_DRAFT, DecodeTrace
 
@@ -153,7 +153,7 @@ class Runner:
         whole = pair.target.generate(
             input_ids=prompt.input_ids,
             attention_mask=torch.ones_like(prompt.input_ids),
-            **prompt.image_inputs,
+            **to_device(prompt.image_inputs, pair.target, prompt.input_ids.device),
             do_sample=False,
             max_new_tokens=case.config.max_new_tokens,
             tokenizer=pair.processor.tokenizer,

@@ -35,7 +35,7 @@ from recipes.toy.datasets import Question
 from specllava.config import DecodingConfig
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
-from specllava.prompt import Prompt, with_draft_prompt
+from specllava.prompt import Prompt
 from specllava.scoring import blank_picture
 
 NODES: Final = (4, 8, 16)
@@ -76,7 +76,8 @@ class Variant:
         prompt = self.pair.prompt(own.image, own.text)
         if self.picture is None:
             return prompt
-        return with_draft_prompt(prompt, self.pair.prompt(self.picture(own.image, other.image), own.text))
+        shown = self.pair.prompt(self.picture(own.image, other.image), own.text)
+        return replace(prompt, draft_prompt=shown.draft_prompt or shown)
 
 
 @dataclass(frozen=True, slots=True)

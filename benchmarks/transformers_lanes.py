@@ -36,7 +36,7 @@ from specllava.models.language_model import now
 from specllava.models.presets import Tree
 from specllava.models.tokens import slot_ids
 from specllava.pair import Pair
-from specllava.prompt import Prompt, compressor_of, merge_features
+from specllava.prompt import Prompt, compressor_of, merge_features, to_device
 from specllava.spec_decode.loop import clip
 
 TRANSFORMERS: Final = "transformers"
@@ -162,7 +162,7 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
     if target.generation_config.stop_strings:
         inputs["tokenizer"] = pair.processor.tokenizer
     if prompt.image_inputs:
-        inputs |= prompt.image_inputs
+        inputs |= to_device(prompt.image_inputs, target, ids.device)
         inputs |= family_of(target.config).prompt_arguments(target.config, ids)
     with ExitStack() as watching:
         target_widths = watching.enter_context(_widths(target))

@@ -78,11 +78,6 @@ class Chat:
             messages += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
         return messages
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its KV caches, of both lanes."""
-        return self._caches.nbytes + self._beside.nbytes
-
     def forget(self) -> None:
         """Free the caches and keep the turns: the next question reads the dialogue again."""
         self._caches = KVCaches(self._pair.engines)
@@ -141,7 +136,8 @@ class Chat:
         self._keep(lanes, media, past)
 
     def _keep(self, lanes: Sequence[Lane], media: tuple[Image.Image, ...], events: Sequence[RaceEvent]) -> None:
-        *alone, trace = (self._pair.collect(events).get(lane.name) for lane in lanes)
+        traces = self._pair.collect(events)
+        *alone, trace = (traces.get(lane.name) for lane in lanes)
         if trace is not None:
             self._turns = (*self._turns, Turn(lanes[-1].prompt.text, media, trace, *alone))
 

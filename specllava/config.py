@@ -203,7 +203,7 @@ class DecodingConfig:
     nodes: Annotated[
         int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass (tree size)"), SliderRange(1, 64, 1)
     ] = 20
-    """Guessed tokens sent to the target at most, on a GPU 60 unless given; the likeliest paths are kept."""
+    """Guessed tokens sent to the target at most, on a GPU 60, 40 or 20 as measured; the likeliest paths are kept."""
 
     entropy_threshold: Annotated[
         float,
@@ -292,7 +292,7 @@ class DecodingConfig:
 
 
 def eagle2_tree(depth: int, top_k: int, total: int) -> dict[str, Any]:
-    """Return the options of this rule that grow what EAGLE-2's authors call by three numbers, as MSD's and ViSpec's do.
+    """Return the options of the topk rule that grow what EAGLE-2, MSD and ViSpec call by three numbers.
 
     Their depth counts the passes after the root's, each of which makes one more level; their total counts the root.
     """

@@ -29,7 +29,6 @@ class RunTotals:
         accepted: drafted tokens that are part of the answers; those after an answer's end are not.
         decode_seconds: of the steps: drafting, verifying and keeping.
         prefill_seconds: of the prefills, the vision tower's included.
-        saved: tokens that the same steps would not have brought with the draft's favourites alone.
         draft_passes, wall_seconds: of the draft model, and of everything, where they were measured.
     """
 
@@ -44,7 +43,6 @@ class RunTotals:
     verify_seconds: float = 0.0
     vision_seconds: float = 0.0
     wall_seconds: float = 0.0
-    saved: int = 0
     first_tokens: int = 0
     draft_passes: int = 0
 
@@ -108,7 +106,7 @@ def step_totals(step: StepTrace) -> RunTotals:
     spent = step.seconds
     return RunTotals(
         0, len(step.emitted), 1, step.tree.drafted, len(step.emitted_nodes), spent.total, 0.0, spent.draft,
-        spent.verify, saved=saved_tokens(step),
+        spent.verify,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 
 import torch
 import transformers
-from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 
 from specllava.config import DecodingConfig
@@ -74,7 +73,7 @@ class Pair:
         packed: pack the target's weights where this processor gains by it. Only of weights that this pair loaded and
             that do not learn meanwhile.
         threads: CPU threads of its passes; as torch has them without.
-        nodes: default size of trees on this device; as the configuration has it without.
+        nodes: size of trees that a pass affords on this device, which commands and page take unless one is given.
     """
 
     name: str
@@ -412,8 +411,7 @@ class Pair:
         lanes = self.lane(media, messages, config, **own).with_target_only()
         if len(lanes) == 1:
             raise ValueError('both lanes would be target-only: a comparison needs another drafter than "none"')
-        picture = media[0] if len(media) == 1 and isinstance(media[0], Image.Image) else None
-        return Race(self.collect(self.race(lanes)), picture)
+        return Race(self.collect(self.race(lanes)), media[0] if len(media) == 1 else None)
 
     def run(self, lane: Lane, record: bool = True) -> DecodeTrace:
         """Decode one lane to the end."""
@@ -441,8 +439,7 @@ class Pair:
         if not isinstance(prefill, Prefill) or len(steps) != len(rest):
             raise ValueError("a run is a prefill and then steps")
         config, prompt = lane.config, lane.prompt
-        prefix = prompt.forced_prefix
-        ids = [*prefix, prefill.first_token, *(token for step in steps for token in step.emitted)]
+        ids = [prefill.first_token, *(token for step in steps for token in step.emitted)]
         return DecodeTrace(
             schema_version=SCHEMA_VERSION,
             lane=lane.name,
@@ -457,10 +454,9 @@ class Pair:
             steps=steps,
             finish_reason=(steps[-1] if steps else prefill).finished or "stopped",
             text=self.detokenizer.decode(ids),
-            texts={token: self.detokenizer.text_of(token) for token in sorted({*tokens_used(prefill, prefix, steps)})},
+            texts={token: self.detokenizer.text_of(token) for token in sorted({*tokens_used(prefill, steps)})},
             eos_token_ids=tuple(sorted(self.eos_token_ids)),
             turn=prompt.turn,
-            forced_prefix=prefix,
             rule=None if lane.rule is None else lane.rule.name[:MAX_NAME],
             drafter=None if lane.drafter is None else lane.drafter.name[:MAX_NAME],
         )

@@ -140,16 +140,15 @@ class Prompt:
     Args:
         text: the last user message, for display.
         input_ids: ``[1, length]``, with image slots.
-        image_inputs: of pictures as the processor gives them, by the names of the target's ``forward``; for
-            LLaVA-1.5 ``pixel_values [images, 3, height, width]``. None without pictures.
+        image_inputs: of pictures as the processor gives them, on the host, by the names of the target's ``forward``;
+            for LLaVA-1.5 ``pixel_values [images, 3, height, width]``. None without pictures.
         features: of all pictures, for LLaVA-1.5 ``[images, patches, vision_hidden]``, or ``None``.
         image_keys: a key for each picture; equal keys mean equal features.
         image_sizes: width and height of each picture as given.
         vision_seconds: time of encoding the pictures, those left out whose features were known.
         turn: messages of the user before the last one.
-        forced_prefix: the last ids of ``input_ids``, if they are the beginning of the answer: read, not decoded.
         draft_prompt: prompt of the draft model; ``None`` if it reads the same. A text-only draft reads
-            no image slots, one with a tower of its own other features; see also :func:`with_draft_prompt`.
+            no image slots, one with a tower of its own other features.
     """
 
     text: str
@@ -160,7 +159,6 @@ class Prompt:
     image_sizes: tuple[tuple[int, int], ...] = ()
     vision_seconds: float = 0.0
     turn: int = 0
-    forced_prefix: tuple[int, ...] = ()
     draft_prompt: Prompt | None = None
 
     @property
@@ -172,31 +170,6 @@ class Prompt:
         """Features of its pictures, those for the draft included, which a later prompt need not compute."""
         own = {} if self.features is None else dict(zip(self.image_keys, self.features, strict=True))
         return own if self.draft_prompt is None else own | self.draft_prompt.features_by_key
-
-
-def with_draft_prompt(prompt: Prompt, other: Prompt) -> Prompt:
-    """Return ``prompt`` for the target with ``other`` for the draft, such as the same words with another picture.
-
-    The target decides every token, so the answer stays what it was; only the guesses change.
-
-    Raises:
-        ValueError: ``other`` is longer, so the draft would run out of room before the target.
-    """
-    read = other.draft_prompt or other
-    if read.length > prompt.length:
-        raise ValueError(f"the draft's prompt has {read.length} tokens, more than the target's {prompt.length}")
-    return replace(prompt, draft_prompt=read)
-
-
-def with_prefix(prompt: Prompt, prefix: Sequence[int]) -> Prompt:
-    """Return the prompt with the beginning of its answer: decoding goes on after it."""
-    tail = torch.tensor([list(prefix)], dtype=prompt.input_ids.dtype, device=prompt.input_ids.device)
-    return replace(
-        prompt,
-        input_ids=torch.cat([prompt.input_ids, tail], dim=1),
-        forced_prefix=(*prompt.forced_prefix, *prefix),
-        draft_prompt=None if prompt.draft_prompt is None else with_prefix(prompt.draft_prompt, prefix),
-    )
 
 
 TURNS = ("user", "assistant")
@@ -325,7 +298,7 @@ class PromptBuilder:
         prompt = _with_features(plain, self.target, self.processor, media_of_all, inputs, known)
         if self.vision == "none":
             words = plain.input_ids[~slots_of(self.target.config, plain.input_ids)]
-            return with_draft_prompt(prompt, replace(plain, input_ids=words[None], image_sizes=()))
+            return replace(prompt, draft_prompt=replace(plain, input_ids=words[None], image_sizes=()))
         if self.draft is not None and self.draft_processor is not None:  # it has a tower of its own
             inputs = self._process(self.draft_processor, chat, media_of_all)
             own = self._plain(chat, media_of_all, inputs)
@@ -335,7 +308,7 @@ class PromptBuilder:
             return prompt
         keep_mask = prompt.input_ids[compressed_slots(self.draft, prompt.input_ids, prompt.features)]
         # The tower has read the pictures.
-        return with_draft_prompt(prompt, replace(prompt, input_ids=keep_mask[None], vision_seconds=0.0))
+        return replace(prompt, draft_prompt=replace(prompt, input_ids=keep_mask[None], vision_seconds=0.0))
 
     def _process(
         self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Image.Image]
@@ -410,10 +383,9 @@ def _with_features(
         encoded |= zip(new, family.encode(model, read), strict=True)
     features = family.stack([encoded[key] for key in keys])
     names = processor.image_processor.model_input_names
-    own = {name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)}
     return replace(
         prompt,
-        image_inputs=to_device(own, model, device),
+        image_inputs={name: inputs[name] for name in names if isinstance(inputs.get(name), Tensor)},
         features=features,
         image_keys=keys,
         vision_seconds=now(device) - started,

@@ -114,12 +114,10 @@ def ground(pair: Pair, media: Sequence[Image.Image], messages: Messages, trace: 
     only. Source: the occlusion maps of Zeiler & Fergus (arXiv 1311.2901, section 4.2).
 
     Raises:
-        ValueError: no picture, or an answer that begins with forced tokens.
+        ValueError: no picture.
     """
     if not media:
         raise ValueError("the question came without a picture, so no word can need it: choose a picture")
-    if trace.forced_prefix:
-        raise ValueError("the answer begins with forced tokens, which the target did not choose")
     answer = trace.token_ids
     seen = _probs(pair, media, messages, answer)
     yield trace

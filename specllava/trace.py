@@ -260,7 +260,7 @@ class Prefill(Record):
 
     Args:
         reused_tokens: those at its start that the target's cache held from an earlier turn, so that no pass was needed.
-        image_tokens: those of them that hold pictures.
+        image_tokens: prompt tokens that hold pictures.
     """
 
     prompt_tokens: Count
@@ -366,11 +366,9 @@ class DecodeTrace(Record, Playable):
     Args:
         lane: name of the lane, such as ``target-only`` or ``speculative``.
         prompt: the last user message; ``image`` has the sizes of its pictures, if any.
-        text: the answer, forced tokens included, special tokens left out.
+        text: the answer, special tokens left out.
         texts: text of every token id that occurs in the trace.
         turn: messages of the user before the one that is answered.
-        forced_prefix: tokens at the start of the answer that were read with the prompt; ``token_ids`` are those after
-            them.
         rule, drafter: names of objects that replaced those of ``config``.
         grounding: of the answer in its picture, where that was measured.
     """
@@ -387,7 +385,6 @@ class DecodeTrace(Record, Playable):
     texts: TokenTexts
     eos_token_ids: Many[Count] = ()
     turn: Count = 0
-    forced_prefix: Annotated[Many[int], Field(alias="given")] = ()
     rule: OwnName = None
     drafter: OwnName = None
     grounding: Annotated[Grounding | None, UNSET] = None
@@ -454,7 +451,7 @@ def _check_possible(trace: DecodeTrace, prefix: str) -> None:
 
     Only for files: the decode loop does none of it, and a live run's trace is made anew with every step.
     """
-    used = {*tokens_used(trace.prefill, trace.forced_prefix, trace.steps)}
+    used = {*tokens_used(trace.prefill, trace.steps)}
     if trace.grounding is not None:
         used.update(trace.grounding.blank_choices)
         if len(trace.grounding.probs) != len(trace.token_ids):
@@ -482,10 +479,9 @@ def _check_possible(trace: DecodeTrace, prefix: str) -> None:
                 )
 
 
-def tokens_used(prefill: Prefill, forced_prefix: Iterable[int], steps: Iterable[StepTrace]) -> Iterator[int]:
+def tokens_used(prefill: Prefill, steps: Iterable[StepTrace]) -> Iterator[int]:
     """Yield every token id that a run mentions, some several times: those whose texts a trace holds."""
     yield prefill.first_token
-    yield from forced_prefix
     for step in steps:
         yield from step.tree.tokens
         if step.target is not None:

@@ -18,7 +18,11 @@ from pydantic_core.core_schema import no_info_before_validator_function
 MAX_KEYS: Final = 64  # of an object, far more than any has
 # What files hold and nothing reads any more: fields, by their record, and names of rules. Commit 6362268 has all of it.
 RETIRED_FIELDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {"DecodingConfig": frozenset({"shape", "verifier"}), "Draw": frozenset({"credit"})}
+    {
+        "DecodingConfig": frozenset({"shape", "verifier"}),
+        "DecodeTrace": frozenset({"given"}),
+        "Draw": frozenset({"credit"}),
+    }
 )
 RETIRED_RULES: Final = ("cost-aware", "shape")
 Item = TypeVar("Item")

@@ -34,7 +34,7 @@ from specllava.engine.pool import KVCaches
 from specllava.models.options import PassesName
 from specllava.models.tokens import Detokenizer
 from specllava.pair import Pair
-from specllava.prompt import Prompt, PromptBuilder, with_prefix
+from specllava.prompt import Prompt, PromptBuilder
 from specllava.spec_decode.loop import Lane, Request
 from specllava.spec_decode.rejection_sampler import RejectionSampler
 from specllava.trace import DecodeTrace
@@ -231,9 +231,9 @@ def test_a_chat_that_was_forgotten_or_saved_goes_on_with_the_same_tokens_and_reu
     for number, text in enumerate(QUESTIONS):
         one, other = (race(each, text, (0,) if number == 0 else ()) for each in (chat, dropped))
         assert one.trace.token_ids == other.trace.token_ids and other.trace.prefill.reused_tokens == 0
-        assert dropped.nbytes > 0
+        assert dropped._caches._engines and dropped._beside._engines
         dropped.forget()
-        assert dropped.nbytes == 0
+        assert not (dropped._caches._engines or dropped._beside._engines)
     resumed = Chat(models.pair("mixed"), chat.turns)
     one, other = (race(each, "Why?") for each in (chat, resumed))
     assert one.trace.token_ids == other.trace.token_ids and other.trace.prefill.reused_tokens == 0
@@ -313,7 +313,8 @@ def test_caches_grow_with_the_chat_and_keep_what_was_read(
     chat, sizes = Chat(replace(models.pair("mixed"), passes=passes)), list[int]()
     for number in range(4):
         turn = race(chat, "Where? " * 12, (0,) if number == 0 else ())
-        sizes.append(chat.nbytes)
+        engines = [*chat._caches._engines.values(), *chat._beside._engines.values()]
+        sizes.append(sum(engine.cache.capacity for engine in engines))
         assert (turn.trace.prefill.reused_tokens > 0) == (number > 0)
         assert chat._caches.target(1).cache.capacity <= chat._pair.context + SHORT.nodes + 1
     assert sizes == sorted(sizes) and (sizes[0] < sizes[-1]) == (step < chat._pair.context)
@@ -327,10 +328,17 @@ def runner() -> Runner:
     return Runner(torch.float64)
 
 
+def with_answer(prompt: Prompt, emitted: list[int]) -> Prompt:
+    """The prompt with the beginning of its answer."""
+    draft = None if prompt.draft_prompt is None else with_answer(prompt.draft_prompt, emitted)
+    ids = torch.cat([prompt.input_ids, torch.tensor([emitted])], dim=1)
+    return replace(prompt, input_ids=ids, draft_prompt=draft)
+
+
 @torch.inference_mode()
 def read_anew(pair: Pair, prompt: Prompt, emitted: list[int]) -> Engine:
     """A new cache of an EAGLE head that reads a prompt and tokens after it, with the states of one target pass."""
-    whole = with_prefix(prompt, emitted)
+    whole = with_answer(prompt, emitted)
     target = Engine.of(pair.target, 512, tuple(pair.draft.config.state_layers))
     states = target.prefill(whole.input_ids, whole.features, whole.image_keys).states
     engine = Engine.of(pair.draft, 512)

@@ -49,7 +49,7 @@ from specllava.models.memory import size_of
 from specllava.models.options import DTypeName
 from specllava.models.tokens import resize_vocabulary
 from specllava.pair import Pair
-from specllava.prompt import Prompt
+from specllava.prompt import Prompt, to_device
 from specllava.tree import DraftTree
 
 # One draft resembles its target, one is smaller with a tied head; their towers cut pictures in other ways, and their
@@ -192,8 +192,9 @@ def test_a_tree_pass_scores_each_path_as_alone(pairs, family: str):
         for leaf in (node for node, children in enumerate(tree.children()) if not children):
             path = tree.path(leaf)
             ids = torch.cat([prompt.input_ids, torch.tensor([[words[node] for node in path]])], dim=1)
+            pixels = to_device(prompt.image_inputs, pair.target, ids.device)
             named = family_of(pair.target.config).prompt_arguments(pair.target.config, ids)
-            whole = pair.target(input_ids=ids, **prompt.image_inputs, **named, use_cache=False).logits[0, -len(path) :]
+            whole = pair.target(input_ids=ids, **pixels, **named, use_cache=False).logits[0, -len(path) :]
             torch.testing.assert_close(logits[list(path)], whole, rtol=0, atol=1e-9)
 
 
@@ -280,7 +281,8 @@ def test_where_the_processor_pans_and_scans_each_crop_is_read(pairs, size: tuple
     plain, prompt = shown(pair, size), shown(scanning, size)
     assert len(plain.image_keys) == 1 < len(prompt.image_keys) == len(prompt.image_inputs["pixel_values"])
     types = torch.eq(prompt.input_ids, pair.target.config.image_token_id).int()
-    inputs = {**prompt.image_inputs, "input_ids": prompt.input_ids, "token_type_ids": types}
+    pixels = to_device(prompt.image_inputs, pair.target, types.device)
+    inputs = {**pixels, "input_ids": prompt.input_ids, "token_type_ids": types}
     wanted = pair.target.generate(**inputs, do_sample=False, max_new_tokens=8)[0, prompt.length :]
     assert said(pair, prompt, ALONE)[0] == tuple(wanted.tolist())
 

@@ -183,10 +183,12 @@ def test_the_fastest_number_of_threads_is_the_cheapest_one_unless_more_are_as_go
         clock[0] += costs.get(threads[0], 1000) * (10 if len(steps) % 5 == 0 else 1)
 
     assert fastest_threads(step, 1) == 1 and not steps  # nothing to choose from
-    assert fastest_threads(step, most, seconds=5000) == fastest and threads == [7]
+    monkeypatch.setattr("specllava.engine.cpu.SECONDS", 5000)
+    assert fastest_threads(step, most) == fastest and threads == [7]
     assert steps[0] == 7 and steps[1 : 1 + len(costs)] == sorted(costs) and {*steps[1:]} == {*costs}
     steps.clear()
-    fastest_threads(step, most, seconds=0)
+    monkeypatch.setattr("specllava.engine.cpu.SECONDS", 0)
+    fastest_threads(step, most)
     assert steps == [7, *sorted(costs)]
 
     def fail() -> None:

@@ -163,7 +163,7 @@ def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
     assert [(each.node, each.position, each.outcome) for each in judged_nodes(other)] == [(0, 0, "saved")]
     assert [each.outcome for each in judged_nodes(SPECULATIVE.steps[0])] == ["favourite", "favourite", "missed"]
     assert [each.position for each in judged_nodes(SHORT.steps[0])] == [0, 1]
-    assert summarise([run(10, (other,), 1.0), SPECULATIVE]).saved == 1
+    assert [saved_tokens(step) for step in (other, *SPECULATIVE.steps)] == [1] + [0] * len(SPECULATIVE.steps)
 
 
 def test_reliability_holds_the_drafts_promise_against_the_verdict():

@@ -37,7 +37,7 @@ from specllava.models.drafts.eagle import FeatureDraft
 from specllava.models.options import PassesName
 from specllava.pair import Pair
 from specllava.spec_decode import tree_drafter
-from specllava.spec_decode.loop import Lane
+from specllava.spec_decode.loop import Lane, run_lanes
 from specllava.trace import Prefill, StepTrace
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -139,7 +139,7 @@ def tokens_read(draft: Any) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize(("name", "rule"), zip(("draft VLM", *FEW), cycle(("chain", "topk"))))
 def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkeypatch: pytest.MonkeyPatch):
-    """Drawn ones too. Events tell what each pass of the draft read, as its own layer counts it."""
+    """Drawn ones too. A drafter notes what each of its passes read, as its own layer counts it."""
     FakeCuda(monkeypatch)
     pair = pair_named(name)
     prompt = pair.prompt(models.picture(0), "What is this?")
@@ -147,15 +147,17 @@ def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkey
     for config in (replace(SHORT, rule=rule), replace(SHORT, **DRAWN, seed=1)):
         wanted, counted = [], []
         with tokens_read(pair.draft) as read:
-            for event in pair.race([Lane.of(config, prompt)]):
+            request = pair.request(Lane.of(config, prompt))
+            for event in run_lanes([request]):
                 if isinstance(event.item, StepTrace):
                     counted.append(tuple(read))
-                    wanted.append((event.item.tree.tokens, event.item.emitted, event.draft_pass_tokens))
+                    wanted.append((event.item.tree.tokens, event.item.emitted, request.drafter.pass_tokens))
                 read.clear()
         assert [passes for *_, passes in wanted] == counted and max(map(len, counted)) > 1
         for other in others:
-            _, *steps = other.race([Lane.of(config, prompt)])
-            assert [(step.item.tree.tokens, step.item.emitted, step.draft_pass_tokens) for step in steps] == wanted
+            request = other.request(Lane.of(config, prompt))
+            steps = (event.item for event in run_lanes([request]) if isinstance(event.item, StepTrace))
+            assert [(step.tree.tokens, step.emitted, request.drafter.pass_tokens) for step in steps] == wanted
             assert other.pass_mode == ("padded" if other is others[0] else "graphs")
 
 

@@ -19,7 +19,6 @@ from specllava.config import RULES, SWEEP_VALUES, DecodingConfig
 from specllava.engine.decoders import Batch, Reduction
 from specllava.engine.engine import Engine, Output
 from specllava.pair import Pair
-from specllava.prompt import with_draft_prompt
 from specllava.scoring import GRID, WINDOW, ground, score_draft, teacher_forced_log_probs
 from specllava.trace import TARGET_ONLY, DecodeTrace, Grounding
 from specllava.variants import LOOKUP, Variant, draft_variants, race_variants, rule_variants, sweep_variants
@@ -109,11 +108,6 @@ def test_a_race_of_variants_can_be_stopped_between_any_two_decode_steps(tiny: Pa
         between.append(len(made))
         made.clear()
     assert max(between) <= SHORT.depth + 1 and sum(between) > 4 * (SHORT.depth + 1)
-
-
-def test_a_longer_prompt_cannot_be_shown_to_the_draft():
-    with pytest.raises(ValueError, match="more than the target's"):
-        with_draft_prompt(models.prompt(3), models.prompt(0))
 
 
 def test_a_reading_by_hand():

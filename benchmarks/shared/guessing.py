@@ -24,8 +24,8 @@ from specllava.metrics import Part, Ratio, compare, pooled, pooled_ratio, summar
 from specllava.pair import Pair
 from specllava.prompt import Prompt
 from specllava.scoring import draft_log_probs, score_draft, teacher_forced_log_probs
-from specllava.spec_decode.loop import Lane
-from specllava.trace import DecodeTrace
+from specllava.spec_decode.loop import Lane, run_lanes
+from specllava.trace import DecodeTrace, StepTrace
 
 LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
 GUESS: Final = 0.01  # of one more guess in a target pass
@@ -123,8 +123,11 @@ def speculate(
     Raises:
         AssertionError: other tokens than the target's own.
     """
-    events = list(pair.race([Lane("speculative", config, prompt)]))
-    levels = sum(len(event.draft_pass_tokens) for event in events)
+    request = pair.request(Lane("speculative", config, prompt))
+    events, levels = [], 0
+    for event in run_lanes([request]):
+        events.append(event)
+        levels += len(request.drafter.pass_tokens) if isinstance(event.item, StepTrace) else 0
     trace = pair.collect(events)["speculative"]
     same = compare(own, trace)
     if not same.identical:

@@ -139,20 +139,20 @@ def _linear(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @torch.inference_mode()
-def fastest_threads(step: Callable[[], None], most: int, seconds: float = SECONDS) -> int:
+def fastest_threads(step: Callable[[], None], most: int) -> int:
     """Return the number of threads with which ``step`` is fastest: 1, 2, 4 … up to ``most``, in turn.
 
-    A busy machine is faster with fewer threads than it has cores. Measured in the calling thread.
+    A busy machine is faster with fewer threads than it has cores. Measured in the calling thread for :data:`SECONDS`,
+    but at least one step for each number of threads.
 
     Args:
         step: runs the passes of a decode step.
-        seconds: of all measurements at most; each number of threads has one step at least.
     """
     before, counts = torch.get_num_threads(), [count for count in (1, 2, 4, 8, 16, 32, 64) if count < most] + [most]
     if len(counts) == 1:
         return most
     fastest = dict.fromkeys(counts, float("inf"))
-    until = time.perf_counter() + seconds
+    until = time.perf_counter() + SECONDS
     try:
         step()  # allocates
         while True:

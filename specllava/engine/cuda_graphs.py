@@ -52,7 +52,7 @@ class CudaGraphs:
     No two passes run at once and their inputs are in buffers of the engines, so nothing in it outlives a pass.
 
     Args:
-        capture: without it passes are padded and called, on any device: how tests prove padding on a CPU.
+        capture: without it passes are padded and called, on any device.
     """
 
     def __init__(self, device: torch.device, capture: bool) -> None:
@@ -173,7 +173,7 @@ class GraphRunner:
         self._shapes: dict[tuple[int, int], StaticInputs] = {}
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         device = decoder.device
-        self._logits = torch.zeros((WIDEST, decoder.vocabulary), dtype=decoder.scored, device=device)
+        self._logits = torch.zeros((WIDEST, decoder.vocabulary), dtype=decoder.logits_dtype, device=device)
         self._reduced: dict[Reduction, Tensor] = {}
         self._states = {} if isinstance(decoder, LanguageModel) else decoder.static_states(WIDEST)
         self._zero = torch.zeros((), dtype=decoder.dtype, device=device)

@@ -115,7 +115,7 @@ class LanguageModel:
         self._linear = packed or call
         self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
         self.device, self.dtype, self.config = input_device(model), model.dtype, model.config.get_text_config()
-        self.vocabulary, self.scored = self.config.vocab_size, model.dtype
+        self.vocabulary, self.logits_dtype = self.config.vocab_size, model.dtype
         self.family = find_family(model.config)
         self._position_rows = 1 if self.family is None else self.family.position_rows
         self._rotations = _rotations(self.decoder, capacity, self.dtype)
@@ -207,7 +207,7 @@ class EagleHead:
         self.model, self.config = model, model.config
         self.device, self.dtype = model.device, model.dtype
         self.vocabulary = model.config.vocab_size
-        self.scored = model.dtype if model.config.own_head else model.shared.dtype
+        self.logits_dtype = model.dtype if model.config.own_head else model.shared.dtype
         self.image = torch.zeros(model.config.hidden_size, dtype=self.dtype, device=self.device)  # ViSpec's, or zeros
         self._table: Tensor | None = None  # of rotations; positions that pictures shift have no upper bound
         if model.config.mrope_section is None:

@@ -42,11 +42,6 @@ class KVCache(Cache):
         self._layers: list[Tensor | None] = [None] * layers
         self._one_slab = one_slab
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys, values and states, those of unused slots included."""
-        return sum(slab.nbytes for slab in self.slabs) + (0 if self.states is None else self.states.nbytes)
-
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:

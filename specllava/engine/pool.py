@@ -21,7 +21,7 @@ from specllava.engine.decoders import Batch, LanguageModel, unpaddable
 from specllava.engine.engine import Engine
 from specllava.models.options import PassesName
 
-MOST_FREE: Final = 3  # engines of a kind that wait for another text: as many as lanes of a race
+MOST_FREE: Final = 3  # engines of a kind that wait for another text
 EXACT_ROWS: Final = 32  # of every target pass where passes are exact
 CONTEXT: Final = 7  # tokens before those that a self-check compares
 COMPARED: Final = (1, 5, 1, 5)  # rows of its passes: a shape comes again, so that it is replayed
@@ -230,11 +230,6 @@ class KVCaches:
         self._engines: dict[tuple[EnginePool, tuple[int, ...]], Engine] = {}
         self._in_use = False
         weakref.finalize(self, _give_back, self._engines).atexit = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys, values and states of all engines."""
-        return sum(engine.cache.nbytes for engine in self._engines.values())
 
     def target(self, capacity: int, state_layers: Sequence[int] = (), wide: bool = False) -> Engine:
         """Return the engine that verifies, with ``capacity`` slots at least.

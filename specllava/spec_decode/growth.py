@@ -90,10 +90,6 @@ class GrowthRule(ABC):
     def select(self, builder: TreeBuilder) -> list[int]:
         """Return the nodes for the target to verify, in growing order, without the root; parents before children."""
 
-    def update(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Learn that the target kept ``path`` (the root first) of the last tree; most rules learn nothing."""
-        return
-
 
 # Of a builder and a level's node ids in it: the top tokens after each of these nodes.
 Expand = Callable[[TreeBuilder, Sequence[int]], list[TopTokens]]

@@ -20,6 +20,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, Pre
 from transformers.generation import InfNanRemoveLogitsProcessor, LogitsProcessorList, StopStringCriteria
 
 from specllava.config import DecodingConfig, short
+from specllava.files import is_out_of_memory
 from specllava.spec_decode.rejection_sampler import Reduced, check_finite
 from specllava.trace import MAX_SETTINGS
 from specllava.tree import DraftTree
@@ -252,5 +253,7 @@ def _naming_source() -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         words = " ".join(str(error).split())[:300]
         raise ValueError(f"transformers refuses a setting of generation_config.json: {words}") from error

@@ -79,13 +79,11 @@ class RaceEvent:
         lane: the one that moved.
         item: its prefill or step; ``item.finished`` is the reason if it was the last.
         clock: seconds on that lane's own clock, which counts only that lane's compute.
-        draft_pass_tokens: tokens of each pass that the draft made for the step; none of a prefill.
     """
 
     lane: Lane
     item: Event
     clock: float
-    draft_pass_tokens: tuple[int, ...] = ()
 
 
 class Request:
@@ -234,7 +232,7 @@ class Request:
         processing, draft_probs = self._settings.processing, self.drafter.draft_probs
         output = self.engine.forward(Batch.of_tree(tree, base), self._reduction)
         logits = processing.of_tree(tree, output.logits) if processing else output.logits
-        if draft_probs is not None and len(tree) < len(draft_probs):
+        if draft_probs is not None and self.caches.pools.target.exact:
             draft_probs = draft_probs[list(self._drafter_ids)]
         verification, probs = self._sampler.verify(tree, logits, draft_probs, recorder, output.reduced)
         verified = self._now()
@@ -343,5 +341,4 @@ def run_lanes(requests: Sequence[Request]) -> Generator[RaceEvent]:
             if item.finished is not None:
                 events.close()
                 del running[name]
-            passes = request.drafter.pass_tokens if isinstance(item, StepTrace) else ()
-            yield RaceEvent(request.lane, item, clocks[name], passes)
+            yield RaceEvent(request.lane, item, clocks[name])

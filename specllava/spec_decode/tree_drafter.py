@@ -74,7 +74,7 @@ class TreeDrafter(Drafter):
             self._engine.prefill_entries(*prompt_entries(self._eagle, self._target, prompt, prefill.states))
             self._states = prefill.states[-1:]
         rows = max(config.nodes, config.width, config.depth + 1)
-        self._engine.warm_up(rows, config.draft_slots(config.max_new_tokens), self._reduction())
+        self._engine.warm_up(rows, config.draft_slots(config.max_new_tokens), self._reduction)
 
     def propose(self, root: int, depth: int) -> DraftTree:
         self._slots: dict[int, int] = {}  # of each expanded node
@@ -87,8 +87,6 @@ class TreeDrafter(Drafter):
         return self._tree
 
     def commit(self, path: Sequence[int], states: Tensor | None) -> None:
-        if self._slots:  # a tree of depth 0 involved no rule
-            self.rule.update(self._tree, path)
         tokens = [self._tree.tokens[node] for node in path]
         if self._eagle is not None:
             assert states is not None
@@ -109,11 +107,14 @@ class TreeDrafter(Drafter):
             assert self._states is not None
             self._unread, self._states = [*self._unread, *tokens], torch.cat([self._states, states])
 
-    def _reduction(self) -> TopK | None:
-        """Return what a pass computes of its logits; ``None`` where they are processed or drawn from first."""
-        if self._settings.processing or self._drawn:
-            return None
+    @property
+    def _top_k(self) -> TopK:
         return TopK(min(max_children(self.rule), self._engine.decoder.vocabulary))
+
+    @property
+    def _reduction(self) -> TopK | None:
+        """What a pass computes of its logits; ``None`` where they are processed or drawn from first."""
+        return None if self._settings.processing or self._drawn else self._top_k
 
     def _expand(self, builder: TreeBuilder, level: Sequence[int]) -> list[TopTokens]:
         """Return the draft's guesses after each node of a level; the root comes first and by itself."""
@@ -125,8 +126,7 @@ class TreeDrafter(Drafter):
             batch = self._level(builder, level, start)
             self._slots.update(zip(level, range(start, start + len(level)), strict=True))
         self.pass_tokens = (*self.pass_tokens, len(batch.tokens))
-        reduction = self._reduction()
-        return self._guesses(builder, level, self._engine.forward(batch, reduction), reduction)
+        return self._guesses(builder, level, self._engine.forward(batch, self._reduction))
 
     def _level(self, builder: TreeBuilder, level: Sequence[int], start: int) -> Batch:
         """Build the pass of a level: each node sees the context, the nodes above it and itself."""
@@ -147,9 +147,7 @@ class TreeDrafter(Drafter):
         positions = [root + 1 + len(branch) for branch in branches]
         return Batch(tokens, visible, positions, states=states, drafted=states is not None)
 
-    def _guesses(
-        self, builder: TreeBuilder, level: Sequence[int], output: Output, reduction: TopK | None
-    ) -> list[TopTokens]:
+    def _guesses(self, builder: TreeBuilder, level: Sequence[int], output: Output) -> list[TopTokens]:
         """Return the likeliest next tokens after each node, or draws from the draft's distribution.
 
         Raises:
@@ -161,12 +159,11 @@ class TreeDrafter(Drafter):
             logits = self._settings.processing.of_draft(logits, paths)
         if self._drawn:
             return self._draw(logits, level)
-        if reduction is None or reduced is None:
-            reduction = TopK(min(max_children(self.rule), logits.shape[-1]))
-            reduced = reduction(logits).tolist()
+        if reduced is None:
+            reduced = self._top_k(logits).tolist()
         if any(math.isnan(row[0]) for row in reduced):
             check_finite(logits, "draft")
-        return reduction.decode(reduced)
+        return self._top_k.decode(reduced)
 
     def _draw(self, logits: Tensor, level: Sequence[int]) -> list[TopTokens]:
         """Draw guesses from the draft's warped distributions, which verification divides by."""
