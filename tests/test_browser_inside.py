@@ -38,6 +38,7 @@ SHIPPED = ("1-describe", "4-dialogue")
 SYNTHETIC = {
     "played": PLAYED,
     "parted": synthetic_race(4, SHORT, parted_at=7),
+    "guessed": {"alone": None, "speculative": PLAYED["speculative"]},
     MARKUP: {name: replace(retexted(lane, HOSTILE), prompt=MARKUP) for name, lane in PLAYED.items()},
 }
 
@@ -138,6 +139,12 @@ def test_the_bars_and_the_second_cursor_follow_the_recorded_clocks(run: Visit) -
         assert before == 1 + done
 
 
+def test_a_run_without_the_target_alone_has_one_bar(tab: Visit) -> None:
+    choose(tab, "guessed")
+    assert tab.count(".time svg:nth-of-type(2) rect.on") == 2 * len(PLAYED["speculative"].steps)
+    assert tab.page.locator(".time .lane-name:visible").all_inner_texts() == ["with the small one"]
+
+
 def test_the_table_for_the_ear_holds_the_tree(run: Visit) -> None:
     step = opening().lead.steps[4]
     run.step(5, "accept")
@@ -224,7 +231,8 @@ def test_words_of_a_model_never_become_markup_nor_in_the_page_that_is_saved(tab:
             tab.step(number, phase)
     assert not tab.count(".stage img[src=x]") and not tab.count(".stage b:not(.time b, .key b)")
     assert "onerror" in shown_text(tab) and tab.text(".asked") == MARKUP
-    choose(tab, MARKUP)
+    for name in ("played", MARKUP):  # both are known by now, and the one on show is saved
+        choose(tab, name)
     tab.page.click(".save summary")
     with tab.page.expect_download() as waits:
         tab.page.click("[data-save=page]")

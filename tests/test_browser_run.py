@@ -88,6 +88,8 @@ def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tm
     tab.page.click("text=New scene")
     tab.wait_say("press Run")
     assert not tab.count(".token") and tab.page.get_attribute(".pic img", "src").startswith("data:image/")
+    for key in ("Space", "End", "ArrowRight"):  # there is no step to go to
+        tab.page.locator(".stage").press(key)
     tab.page.set_input_files("input[type=file]", str(ASSETS / "examples" / "3-count.json"))
     tab.wait_say("The same")
     bad = tmp_path / "bad.json"
@@ -132,6 +134,12 @@ def test_links_lead_where_they_led_and_back_goes_back(visit: Visitor) -> None:
     tab.wait("document.querySelector('.at').textContent.startsWith('lesson 4 of 10')")
     tab.page.go_back()
     tab.wait("document.querySelector('.at').textContent.startsWith('lesson 3 of 10')")
+    tab.page.goto(tab.page.url.partition("?")[0])
+    tab.wait_say("one word per pass")
+    tab.page.click("#example-1")
+    tab.wait("location.search.startsWith('?example=2-story')")
+    tab.page.go_back()
+    tab.wait_say("one word per pass")
 
 
 def test_a_phone_sees_the_whole_stop_and_need_not_scroll_sideways_whatever_its_address(visit: Visitor) -> None:

@@ -28,6 +28,7 @@ from visual.page import run
 from visual.page import state as page_state
 from visual.page.api import checked_path
 from visual.page.measure import (
+    ON_QUESTION,
     Row,
     chosen_variants,
     compared,
@@ -36,6 +37,7 @@ from visual.page.measure import (
     questions,
     run_views,
 )  # fmt: skip
+from visual.page.measure import _run as compare_runs
 from visual.page.page import LOST, NONE_YET, Handlers
 from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
@@ -118,7 +120,7 @@ def test_stop_and_the_deadline_keep_what_there_is_and_nobody_waits_for_a_run_tha
     events = pair.race(pair.lane(PICTURE, "Describe it.").with_target_only())
     bounded = Bounded(events, 20 if ending == "deadline" else 10**6, state)
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    sent = list(draw_race(FrameList("live run", live=True), pair.collect, bounded))
+    sent = list(draw_race(FrameList(live=True), pair.collect, bounded))
     assert bounded.outcome == ending and getgeneratorstate(events) == GEN_CLOSED
     ends = [json.loads(frame) for frames in sent for frame in frames if '"kind":"end"' in frame]
     assert [end["ending"] for end in ends] == ([] if ending == "left" else [ending])
@@ -209,7 +211,7 @@ def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
     race = tmp_path / "race.json"
     race.write_text(ASSETS.joinpath("examples", "3-count.json").read_text())
     frames, path, question, _ = handlers.uploaded(str(race), "", visitor())
-    assert json.loads(frames[0])["source"] == "from race.json" and path is None
+    assert json.loads(frames[0])["race"] is None and path is None
     small = Handlers(replace(page, limits=Limits(upload_bytes=10)))
     small.uploaded(str(good), "", visitor())
     assert "at most 10 are read: make it smaller" in warned[-1]
@@ -237,6 +239,9 @@ def test_controls_make_the_configuration_and_bounds_are_named() -> None:
     values = dict(zip(FIELDS, default_settings(), strict=True))
     typed = make_config(values | {"rule": "fixed", "branching": "2, 2, 1", "depth": 3.0}, Limits())
     assert typed.branching == (2, 2, 1) and typed.depth == 3
+    for odd in (2.9, float("inf")):
+        with pytest.raises(ValueError, match="depth"):
+            make_config(values | {"depth": odd}, Limits())
     with pytest.raises(ValueError, match="nodes is 20, and at most 8 are allowed here"):
         make_config(values, Limits(nodes=8))
     for card in CARDS:
@@ -267,7 +272,16 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
         chosen_variants(page, "Against the last run", "depth", None, SHORT, SHORT)
 
 
-def test_measure_shows_the_run_on_the_stage(page: PageState) -> None:
+def test_a_comparison_that_fails_says_so_in_one_line(page: PageState, warned: list[str]) -> None:
+    def broken() -> Pair:
+        raise MemoryError
+
+    page, given = replace(page, backend=broken), ("Rules", "depth", ON_QUESTION, *default_settings())
+    assert list(compare_runs(page, "me", page.runs.ask("me"), None, "What?", None, *given)) == []
+    assert warned == [run.OUT_OF_MEMORY] and not page.runs.is_on("me")
+
+
+def test_measure_shows_the_run_on_the_stage(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:
     race = page.races["1-describe"]
     views = run_views(race_frames(race))
     words, _ = doubt_views("entropy", {"chain": Doubts(())}, views.doubts)
@@ -275,6 +289,11 @@ def test_measure_shows_the_run_on_the_stage(page: PageState) -> None:
     assert f"{drafted} guesses" in views.reach_words and words.startswith("Sure (up to 0.3 nats)")
     nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
     assert "Describe" in views.about and len(views.nodes) == nodes
+    for at, turn in enumerate(page.races["4-dialogue"].turns):
+        assert run_views(race_frames(page.races["4-dialogue"], turn=at)).about.endswith(turn.prompt)
+    with monkeypatch.context() as small:
+        small.setattr("visual.player.recorded.MAX_TREE", 2)
+        assert "It has no charts" in run_views(race_frames(race)).about
     alone = race_frames(Recorded("r", None, race.target_only, None))
     assert run_views([]).reach_words == run_views(alone).reach_words == ""
     assert Row("x", [race.lead], [race.target_only]).cells()[0] == "x"

@@ -19,7 +19,6 @@ from visual.player.frames import data_address, race_frames
 from visual.player.recorded import Recorded, check_lane
 from visual.player.saved_page import saved_page
 
-SOURCE = "run of a notebook"
 SIDES = ("A", "B")
 
 
@@ -65,7 +64,7 @@ def _frames(race: Race, picture: str | None) -> list[str]:
         recorded = replace(recorded, a=NamedTrace(names[0], one), b=NamedTrace(names[1], two))
     elif alone is None and together is None:
         raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}, or A and B: this has {[*race] or 'no lane'}")
-    return race_frames(recorded, SOURCE, [picture])
+    return race_frames(recorded, [picture])
 
 
 def _address(picture: Image.Image | str | Path | None) -> str | None:

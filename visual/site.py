@@ -101,7 +101,7 @@ class StaticSite:
             pictures = [data_address(open_image(picture)) if picture else None for picture in race.pictures]
             toured = race is self.examples[0]
             for turn in (None, *(range(len(race.turns)) if race.later else ())):
-                frames = race_frames(race, "recorded run", pictures, race.name, turn, toured)
+                frames = race_frames(race, pictures, race.name, turn, toured)
                 key = race.name if turn is None else f"{race.name} {turn}"
                 written[key] = files.add(f"{key}.json", json.dumps(_with_id(frames, key), ensure_ascii=False).encode())
         return written

@@ -360,7 +360,7 @@ class ExportPage:
         check_outputs(html=self.html)
         race = _read_race(self.file)
         pictures = [data_address(open_image(file)) if file else None for file in race.pictures]
-        write_whole(self.html, saved_page(race_frames(race, "saved run", pictures)))
+        write_whole(self.html, saved_page(race_frames(race, pictures)))
         steps = sum(len(turn.lead.steps) for turn in race.turns)
         print_line(console, f"{self.html}: {steps} steps")
 

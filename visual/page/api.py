@@ -82,9 +82,9 @@ def _run(state: PageState, request: gr.Request, question: Any, image: Any, optio
         images = open_pictures(path, state.limits.pixels) if pair.sees else ()
         events = pair.race(pair.lane(images, question, chosen).with_target_only())
         began = time.monotonic()
-        past = list(Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(session, number)))
-        traces = dict(pair.collect(past))
-        log_run("call", "finished", time.monotonic() - began, traces)
+        race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
+        traces = dict(pair.collect(list(race)))
+        log_run("call", race.outcome, time.monotonic() - began, traces)
         return traces
     except ValueError as refusal:
         raise gr.Error(refusal_line(refusal), print_exception=False) from None

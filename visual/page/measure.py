@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
-from visual.page.run import QUICK, Bounded, connect_run, open_pictures, refusal_line, session_of
+from visual.page.run import QUICK, Bounded, connect_run, failure_line, open_pictures, refusal_line, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
-from visual.page.state import Dialogue, PageState
+from visual.page.state import Dialogue, PageState, opened_dialogue
 from visual.player.frames import race_frames
 from visual.player.labels import counted
 from visual.player.recorded import recorded_race
@@ -29,6 +30,7 @@ from visual.player.tree import node_rows
 if TYPE_CHECKING:
     from specllava.variants import Variant
 
+log = logging.getLogger("specllava.page")
 ON_QUESTION: Final = "this question"
 THIS_RUN: Final = "this run"
 SCENE_COUNTS: Final = (5, 20, 55)
@@ -152,7 +154,7 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
         with gr.Column(scale=2, min_width=280):
             gr.Markdown("[Does it pay on my GPU?](#pays)\n## Settings\nOf the next run, on both tabs.")
             controls = settings_controls(list(state.drafts), state.limits)
-        with gr.Column(scale=5, min_width=320):
+        with gr.Column(scale=5, min_width=320, visible=state.lent is None):
             whose = gr.Dropdown(
                 [THIS_RUN], value=THIS_RUN, label="Whose doubt", show_label=False, container=False, visible=False,
                 allow_custom_value=True, render=False,
@@ -196,11 +198,17 @@ class RunViews(NamedTuple):
 
 
 def run_views(frames: Sequence[str] | None) -> RunViews:
-    """Return the views of a run; empty ones before it has ended, and where nobody drafted."""
+    """Return the views of a run; empty ones before it has ended, and where nobody drafted or it is too large."""
+    run, *_ = frames or ("",)
     end = next((frame for frame in frames or () if frame.startswith('{"kind":"end"')), None)
     if end is None:
         return RunViews()
-    trace = recorded_race("run", json.loads(end)["file"].encode()).turns[-1].lead
+    try:
+        turns = recorded_race("run", json.loads(end)["file"].encode()).turns
+    except ValueError as refusal:
+        return RunViews(f"## This run\nIt has no charts: {_plain(str(refusal))}")
+    turn = json.loads(run)["turn"]
+    trace = turns[-1 if turn is None else turn].lead
     if not any(step.tree.drafted for step in trace.steps):
         return RunViews()
     nodes = [
@@ -257,18 +265,22 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any], whose:
     inputs = [*stage[1:], kind, knob, scope, *controls]
     outputs = [words, table, details, about, chart, whose, races, doubts]
     connect_run(state, [([start.click], inputs)], [start, stop], run, outputs, words)
-    table.select(_open_row, races, stage[0], **QUICK).then(
+    table.select(_open_row, races, [stage[0], *stage[2:]], **QUICK).then(
         None, None, None, js="() => document.querySelector('#tabs button[role=tab]').click()", api_visibility="private"
     )
     return doubts
 
 
 def _open_row(event: gr.SelectData, races: list[str]) -> Any:
-    """Return the frames of the race whose row was chosen."""
+    """Return the frames of the race whose row was chosen, its question, and the dialogue that it is."""
     row = event.index[0] if isinstance(event.index, list | tuple) else event.index
     if not isinstance(row, int) or not 0 <= row < len(races):
         raise gr.Error("This run is no longer kept.", print_exception=False)
-    return race_frames(recorded_race("compared", races[row].encode()), "run of a comparison", [None])
+    try:
+        race = recorded_race("compared", races[row].encode())
+    except ValueError as refusal:
+        raise gr.Error(f"This run cannot be drawn: {refusal}", print_exception=False) from None
+    return race_frames(race), race.turns[-1].prompt, opened_dialogue(race)
 
 
 def _run(
@@ -291,6 +303,9 @@ def _run(
             gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
     except ValueError as refusal:
         gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
+    except Exception as problem:
+        log.exception("a comparison failed")
+        gr.Warning(failure_line(problem))
     finally:
         state.runs.end(session, number)
 

@@ -135,7 +135,7 @@ def _stage(handlers: Handlers) -> Stage:
             with gr.Row(elem_classes="actions"):
                 run = gr.Button("Run", elem_id="run", min_width=60)
                 stop = gr.Button("Stop", elem_id="stop", min_width=60, visible=False)
-                follow = gr.Button("Follow up", elem_id="follow", min_width=60)
+                follow = gr.Button("Follow up", elem_id="follow", min_width=60, visible=state.lent is None)
             before, _, after = TOY.partition(":")
             toy = f"<b>{before}:</b>{after}" if state.is_toy else NO_TOY
             _constant(f'<p class="toy">{toy}</p>', "toy")
@@ -145,11 +145,10 @@ def _stage(handlers: Handlers) -> Stage:
 
 def _player(state: PageState) -> gr.HTML:
     first = state.first
-    listed = [first, *(race for race in state.recorded if race is not first)] if first else []
-    frames = shown_frames(state, first) if first else waiting_frames(None, FIRST_QUESTION, NEW, "")
+    frames = shown_frames(state, first) if first else waiting_frames(None, FIRST_QUESTION, NEW)
     return gr.HTML(
         frames, html_template=static_text("stage.html"), js_on_load=MOUNT, apply_default_css=False, elem_id="player",
-        catalog=catalog(listed, state.lessons), script=script_file().as_posix(), plotly=PLOTLY_JS.as_posix(),
+        catalog=catalog(state.recorded, state.lessons), script=script_file().as_posix(), plotly=PLOTLY_JS.as_posix(),
         measures=state.lent is None, server_functions=[saved_page],
     )  # fmt: skip
 
@@ -230,9 +229,8 @@ def shown_frames(state: PageState, race: Recorded, turn: int | None = None) -> l
     """Make the frames of a race that was run before; the page's first example begins with its beats."""
     own = state.races.get(race.name) is race
     pictures = [_drawn(picture) if picture else None for picture in race.pictures]
-    source = "recorded run" if own else f"from {race.name}.json"
     toured = race is next(iter(state.recorded), None)
-    return race_frames(race, source, pictures, race.name if own else None, turn, toured)
+    return race_frames(race, pictures, race.name if own else None, turn, toured)
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,7 @@ class Handlers:
         address = data_address(open_image(path, PICTURE_PIXELS, self.state.limits.pixels))
         self.leave(request)
         question = asked if asked.strip() else FIRST_QUESTION
-        return waiting_frames(address, question, sentence, "picture"), path, question, Dialogue()
+        return waiting_frames(address, question, sentence), path, question, Dialogue()
 
     def run(
         self, request: gr.Request, number: int, follow: bool, path: str | None, asked: str | None,

@@ -80,7 +80,7 @@ def run_frames(state: PageState, asked: Asked) -> Generator[list[str]]:
     except Exception as problem:
         outcome = "failed"
         log.exception("a run failed")
-        gr.Warning(OUT_OF_MEMORY if is_out_of_memory(problem) else FAILED)
+        gr.Warning(failure_line(problem))
     finally:
         runs.end(asked.session, asked.number)
         log_run("race", outcome, time.monotonic() - began, last)
@@ -106,7 +106,7 @@ def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Ou
     state.keep_caches(dialogue.chat)
     shown = data_address(images[0]) if images else None
     lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
-    made = FrameList("live run", live=True, picture=shown, lanes=lanes, absent=absent, before=before)
+    made = FrameList(live=True, picture=shown, lanes=lanes, absent=absent, before=before)
     race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(asked.session, asked.number))
     traces = yield from draw_race(made, pair.collect, race)
     if race.outcome != "left":
@@ -200,6 +200,11 @@ def connect_run(
     buttons[1].click(stop, None, None, **QUICK)
 
 
+def failure_line(problem: Exception) -> str:
+    """Return what a visitor reads of an error that nobody expected."""
+    return OUT_OF_MEMORY if is_out_of_memory(problem) else FAILED
+
+
 def refusal_line(refusal: Exception) -> str:
     """Return why something was refused, in one line."""
     return one_line(refusal) if isinstance(refusal, ValidationError) else str(getattr(refusal, "message", refusal))
@@ -267,7 +272,7 @@ def lent_race(pair: Pair, gpu: Callable[..., Any], pixels: int) -> Callable[...,
         chosen, absent = lanes_config(pair.info, config)
         images = open_pictures(path, pixels) if pair.sees else ()
         lanes = (TARGET_ONLY,) if absent else (TARGET_ONLY, SPECULATIVE)
-        made = FrameList("live run", True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
+        made = FrameList(True, data_address(images[0]) if images else None, lanes=lanes, absent=absent)
         seconds = granted(path, question, config) - START - (time.monotonic() - began)
         events = pair.race(pair.lane(images, question, chosen).with_target_only())
         yield from draw_race(made, pair.collect, Bounded(events, seconds, lambda: "on"))

@@ -119,7 +119,7 @@ def _typed(name: str, value: Any) -> Any:
     info = FIELDS.get(name)
     if info is not None and get_origin(info.annotation) is tuple and isinstance(value, str):
         return [part.strip() for part in value.split(",")]
-    return int(value) if info is not None and info.annotation is int and isinstance(value, float) else value
+    return value
 
 
 def check_options(config: DecodingConfig, limits: Limits) -> None:

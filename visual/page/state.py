@@ -136,9 +136,10 @@ class Runs:
             return self._count
 
     def end(self, session: str, number: int) -> None:
-        """Note that a run has ended, or was never begun."""
-        if self.state(session, number) != "left":
-            self.leave(session)
+        """Note that a run has ended, or was never begun; a newer one of the session goes on."""
+        with self._lock:
+            if self._latest.get(session, (0,))[0] == number:
+                del self._latest[session]
 
     def stop(self, session: str) -> None:
         """Stop the run of a session; what it has so far stays."""

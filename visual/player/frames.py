@@ -30,7 +30,7 @@ from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, Groundi
 from visual.player.labels import counted, strip_bidi, token_label
 from visual.player.recorded import Recorded
 from visual.player.sentences import announcement, headline, node_words, phase_words
-from visual.player.tour import Tour, picture_nodes, tour_step
+from visual.player.tour import Tour, tour_step
 from visual.player.tree import StepTree, nodes_csv
 
 Ending = Literal["finished", "stopped", "deadline"]
@@ -48,7 +48,6 @@ class FrameList:
     """The frames of one race. ``frames`` only ever grows.
 
     Args:
-        source: where the run comes from, such as ``recorded run``.
         live: the race is running, so the player follows it.
         picture: what the models look at, as a data address.
         name: of the recorded race, for links.
@@ -60,11 +59,11 @@ class FrameList:
     """
 
     def __init__(
-        self, source: str, live: bool, picture: str | None = None, name: str | None = None,
+        self, live: bool, picture: str | None = None, name: str | None = None,
         lanes: Sequence[str] = (TARGET_ONLY, SPECULATIVE), absent: str | None = None, before: Sequence[Turn] = (),
         turn: int | None = None, toured: bool = False,
     ) -> None:  # fmt: skip
-        self._opening = {"source": source, "live": live, "picture": picture, "race": name, "turn": turn}
+        self._opening = {"live": live, "picture": picture, "race": name, "turn": turn}
         self._lanes, self._lead, self._before, self._toured = tuple(lanes), lanes[-1], tuple(before), toured
         self._absent = next((absent or ABSENT[lane] for lane in ABSENT if lane not in lanes), "")
         self._steps = dict.fromkeys(lanes, 0)
@@ -96,7 +95,7 @@ class FrameList:
         for lane in self._lanes:
             prefill = traces[lane].prefill
             words = self._words(lane, traces[lane], (prefill.first_token,), 0 if lane == SPECULATIVE else None)
-            self._add("prefill", lane=lane, seconds=prefill.total, words=words)
+            self._add("prefill", lane=lane, words=words)
         self._cached = lead.prefill.prompt_tokens
 
     def _append_steps(self, lane: str, traces: Mapping[str, DecodeTrace]) -> None:
@@ -106,17 +105,17 @@ class FrameList:
             times = [step.seconds.draft, step.seconds.verify, step.seconds.keep]
             accepted = len(step.verification.accepted) if lane == SPECULATIVE else None
             words = self._words(lane, trace, step.emitted, accepted)
-            drawn = self._drawn(traces, step, number) if lane == self._lead else {}
+            drawn = self._drawn(traces, step) if lane == self._lead else {}
             self._add("step", lane=lane, seconds=times, words=words, **drawn)
         self._steps[lane] = len(trace.steps)
 
-    def _drawn(self, traces: Mapping[str, DecodeTrace], step: StepTrace, number: int) -> dict[str, object]:
+    def _drawn(self, traces: Mapping[str, DecodeTrace], step: StepTrace) -> dict[str, object]:
         trace = traces[self._lead]
         tree, cached = StepTree(trace, step), self._cached
         self._cached += len(step.verification.path)
         alone = traces.get(TARGET_ONLY) if self._lead != TARGET_ONLY else None
         return {
-            "tree": tree.data(picture_nodes(trace, number)), "phases": phase_words(trace, step, alone),
+            "tree": tree.data(), "phases": phase_words(trace, step, alone),
             "lines": node_words(tree), "cached": cached, "draws": [_draw(trace, draw) for draw in step.draws],
         }  # fmt: skip
 
@@ -158,17 +157,17 @@ def grounding_frames(trace: DecodeTrace) -> list[str]:
     return [] if grounding is None else [frame_json({"kind": "grounding", **grounding})]
 
 
-def waiting_frames(picture: str | None, question: str, sentence: str, source: str) -> list[str]:
+def waiting_frames(picture: str | None, question: str, sentence: str) -> list[str]:
     """Make the frames of a picture that waits for its question: the stage without a run."""
     return [frame_json({
-        "kind": "run", "id": uuid.uuid4().hex, "source": source, "live": False, "picture": picture, "race": None,
+        "kind": "run", "id": uuid.uuid4().hex, "live": False, "picture": picture, "race": None,
         "turn": None, "question": strip_bidi(question), "lanes": [], "before": [], "waits": sentence,
     })]  # fmt: skip
 
 
 def race_frames(
-    race: Recorded, source: str = "recorded run", pictures: Sequence[str | None] = (), name: str | None = None,
-    turn: int | None = None, toured: bool = False,
+    race: Recorded, pictures: Sequence[str | None] = (), name: str | None = None, turn: int | None = None,
+    toured: bool = False,
 ) -> list[str]:  # fmt: skip
     """Make all frames of a race file; of a comparison those of side B, of a dialogue those of one turn.
 
@@ -182,9 +181,8 @@ def race_frames(
     lanes = _lanes(one)
     stopped = any(trace.finish_reason == "stopped" for trace in lanes.values())
     before = [(earlier.prompt, earlier.lead.text) for earlier in turns[:shown]]
-    from_side = source if race.b is None else f"{source}, side B of a comparison: {race.b.name}"
     picture = pictures[shown] if shown < len(pictures) else None
-    made = FrameList(from_side, False, picture, name, tuple(lanes), before=before, turn=turn, toured=toured)
+    made = FrameList(False, picture, name, tuple(lanes), before=before, turn=turn, toured=toured)
     frames = made.update(lanes, "stopped" if stopped else "finished")
     if len(turns) > 1:
         end = next(number for number, frame in enumerate(frames) if frame.startswith('{"kind":"end"'))

@@ -84,14 +84,14 @@ def _check(whose: str, sizes: Iterable[tuple[str, float, float]]) -> None:
             raise ValueError(f"{whose} has {count:,.0f} {what}, and at most {most:,.0f} can be shown")
 
 
-def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS, what: str = "question") -> None:
-    """Refuse a question, or what comes before it, that is too long to be read.
+def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS) -> None:
+    """Refuse a question that is too long to be read.
 
     Raises:
         ValueError: it has more than ``most`` characters.
     """
     if len(question) > most:
-        raise ValueError(f"the {what} has more than {most:,} characters: shorten it")
+        raise ValueError(f"the question has more than {most:,} characters: shorten it")
 
 
 LANES = ("target_only", "speculative")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllava.metrics import Comparison, compare, judged_nodes, pass_ratio, saved_tokens, speedup, summarise
-from specllava.trace import NO_DRAFT, DecodeTrace, StepTrace
+from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, word_after, word_at
 from visual.player.tree import StepTree
 
@@ -320,9 +320,7 @@ def _one_lane(trace: DecodeTrace | None, absent: str) -> Words:
     assert trace is not None  # a run has one lane at least
     passes, tokens = len(trace.steps), len(trace.token_ids)
     say: Segments = [["b", f"{counted(passes, 'pass')} for {counted(tokens, 'token')}."]]
-    no_draft = trace.setting.draft == NO_DRAFT or trace.config.drafter == "none"
-    more = absent or ("" if not no_draft else "Nobody guessed, so every pass brought one token.")
-    return Words(say, plain(more), say, big=True)
+    return Words(say, plain(absent), say, big=True)
 
 
 def _stopped(passes: int, tokens: int, same: Comparison, ending: str) -> Words:
@@ -360,9 +358,11 @@ def _clock(alone: DecodeTrace, together: DecodeTrace, live: bool) -> tuple[str, 
     cost = pass_ratio(summarise([alone]), totals)
     line = (
         f"The clock says {ratio:.1f} times as fast {where}: a pass over {counted(width, 'token')} costs {cost:.1f}"
-        " times one over a single token here, and about once on a GPU."
+        " times one over a single token here"
     )
-    return f"{line} What would it be on mine?", "pay"
+    if together.setting.device != "cpu":
+        return f"{line}.", ""
+    return f"{line}, and about once on a GPU. What would it be on mine?", "pay"
 
 
 def announcement(words: Words, together: DecodeTrace | None) -> str:

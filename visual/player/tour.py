@@ -12,7 +12,6 @@ from visual.player.labels import counted, quoted, spelled, token_label, word_at
 from visual.player.sentences import (
     Segments,
     Words,
-    doubt_words,
     family_of,
     first_doubt,
     guess_words,
@@ -110,11 +109,9 @@ class Tour:
         return self._beat("guess", words, "trunk", ("large", "guess", "doubt"), note=note if timed else "")
 
     def _doubt(self) -> Beat:
-        node = first_doubt(self.step)
-        if node is None:
-            return self._beat("guess", guess_words(self.together, self.step), "open", ("large", "guess", "doubt"))
-        words, family = doubt_words(self.together, self.step, node), family_of(self.step, node)
-        return self._beat("guess", words, "open", ("large", "guess", "doubt"), probs=family, halo=node)
+        node, words = first_doubt(self.step), guess_words(self.together, self.step)
+        more = {} if node is None else {"probs": family_of(self.step, node), "halo": node}
+        return self._beat("guess", words, "open", ("large", "guess", "doubt"), **more)
 
     def _pass(self) -> Beat:
         count, took = self.step.tree.drafted, self.step.seconds.verify

@@ -109,14 +109,11 @@ class StepTree:
         ordered = [sorted(family, key=lambda node: (node not in first, -scores[node])) for family in families]
         return tuple(-height for height in tidy_heights(ordered_tree(ordered)))
 
-    def data(self, lit: Iterable[int] = ()) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """Return columns with one entry per node.
 
         ``doubt`` is the share of paper in a node's fill, ``None`` where the draft was not asked. ``wish`` is the
         target's own word there, ``same`` whether it equals the guess. ``stubs`` counts pruned guesses by parent.
-
-        Args:
-            lit: guesses that needed the picture.
         """
         tree, view, ranks = self.step.tree, self.step.view, self.step.tree.sibling_ranks()
         blank = [None] * (len(self.parents) - self.own)
@@ -142,7 +139,6 @@ class StepTree:
             "same": [*(int(wish == token) for wish, token in zip(self.wishes, tree.tokens, strict=True)), *blank],
             "verdict": [NAMES[verdict] for verdict in self.verdicts],
             "path": self.step.emitted_nodes,
-            "lit": list(lit),
             "stubs": list(pruned.items()),
         }
 

@@ -10,7 +10,7 @@ function newRace(run) {
 // Takes in the frames that are new. Returns whether there were any.
 function readFrames(race, list) {
   const fresh = list.slice(race.frames).map((text) => JSON.parse(text));
-  race.frames = list.length;
+  Object.assign(race, { frames: list.length, list });
   for (const frame of fresh) takeFrame(race, frame);
   return fresh.length > 0;
 }
@@ -107,15 +107,17 @@ function createTimeline(root) {
       ...race.passes.map(({ end, seconds }) => blockAt((end - seconds) * unit, seconds * unit, "large")),
     );
     below.replaceChildren(
-      ...(race.raced ? race.steps : []).flatMap(({ start, drafted, end }) => [
+      ...(race.lead === ALONE ? [] : race.steps).flatMap(({ start, drafted, end }) => [
         blockAt(start * unit, (drafted - start) * unit, "small"),
         blockAt(drafted * unit, (end - drafted) * unit, "large"),
       ]),
     );
     aloneName.textContent = narrow() ? "alone" : "large model alone";
     leadName.textContent = narrow() ? "with small one" : "with the small one";
-    leadName.hidden = second.hidden = below.style.display = !race.raced;
-    below.style.display = race.raced ? "" : "none";
+    aloneName.hidden = first.hidden = !race.lanes.includes(ALONE);
+    leadName.hidden = second.hidden = race.lead === ALONE;
+    above.style.display = first.hidden ? "none" : "";
+    below.style.display = second.hidden ? "none" : "";
   }
 
   // Fills both bars up to a time of the clock; `passes`: the upper one up to a number of passes, and no other; `timed`:

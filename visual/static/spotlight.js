@@ -18,7 +18,7 @@ function createSpotlight(root, { toggle, measure }) {
 
   pill.addEventListener("click", () => {
     if (race?.grounding) toggle(!on);
-    else if (race?.end && measure) {
+    else if (measurable()) {
       looking = true;
       show(null);
       measure();
@@ -29,13 +29,18 @@ function createSpotlight(root, { toggle, measure }) {
     race = next;
     looking = false;
     const source = race.picture ?? "";
-    const safe = /^(data:image\/|\/|files\/|https?:)/.test(source);
+    const safe = source.startsWith("data:image/");
     picture.classList.toggle("none", !safe);
     if (safe) image.src = source;
     else image.removeAttribute("src");
     image.alt = race.picture ? "The picture that both models look at" : "";
     lit.style.backgroundImage = safe ? `url("${source}")` : "";
     show(null);
+  }
+
+  // Only the run that this visitor has just made, of one turn.
+  function measurable() {
+    return measure && race.live && race.end && !race.before.length;
   }
 
   // Lights what the words at these places needed, null for nothing.
@@ -48,7 +53,7 @@ function createSpotlight(root, { toggle, measure }) {
     root.classList.toggle("spotted", on);
     pill.setAttribute("aria-pressed", String(on));
     pill.textContent = looking && !race.grounding ? "Looking again, piece by piece …" : "What needed the picture?";
-    pill.hidden = !race.picture || !(race.grounding ? race.grounding.words.length : race.end && measure);
+    pill.hidden = !race.picture || !(race.grounding ? race.grounding.words.length : measurable());
     if (!on) return;
     const heaviest = new Map(); // of each word once
     for (const word of words)

@@ -123,7 +123,6 @@ function createStage(root, host) {
     cancelAnimationFrame(state.frame);
     for (const word of root.querySelectorAll(".flying")) word.remove();
     drawThreads(root, field, null);
-    root.querySelector(".field").dataset.view = next.view?.name ?? "";
     if (!next.view) return emptyField();
     const { view, step } = next;
     if (view.name === "chain") return drawChain(field, view);
@@ -286,6 +285,7 @@ function createStage(root, host) {
   function jump(step, phase) {
     pause();
     const last = state.race.steps.length - 1;
+    if (last < 0) return;
     Object.assign(state, { mode: "run", before: null, step: clamp(step, 0, last), phase: clamp(phase, 0, 3) });
     render({ moved: true });
   }
@@ -419,8 +419,8 @@ function createStage(root, host) {
   let timer = 0;
 
   function toggle() {
-    if (state.playing) return pause();
     const { mode, race } = state;
+    if (state.playing || !race.steps.length) return pause();
     if (mode === "run" && state.step >= race.steps.length - 1 && state.phase >= 2)
       Object.assign(state, { step: 0, phase: 0 });
     if (mode === "tour" && state.beat === race.end.beats.length - 1) state.beat = 0;
@@ -614,7 +614,7 @@ function createStage(root, host) {
 
   listen();
   load().catch(({ message }) => notice(message));
-  return { state, feed, show, openLesson, openTour, render, present, lightAll, pause };
+  return { state, feed, show, openLesson };
 }
 
 function drawKey(element, names, words) {

@@ -20,7 +20,6 @@ function startPage({ element, props, watch, server, ask, needed }) {
   const host = {
     catalog,
     addressed: true,
-    frames: () => ({ frames: props.value, catalog: { ...catalog, lessons: [], tour: "" } }),
     plotly: () => loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href),
     open: (race, turn) => new Promise((resolve) => (waiting.set(key(race, turn), resolve), ask(race, turn))),
     chosen: (race, turn) => (again.add(key(race, turn)), ask(race, turn)),
@@ -32,8 +31,7 @@ function startPage({ element, props, watch, server, ask, needed }) {
   const stage = createStage(root, host);
   createSaving(root, host, stage);
   const follow = createAddress(host, stage);
-  host.first = (query) =>
-    stage.feed(props.value, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
+  host.first = (stop) => stage.feed(props.value, stop);
   watch("value", () => {
     const run = props.value?.length ? JSON.parse(props.value[0]) : {};
     const waits = waiting.get(key(run.race, run.turn));
@@ -42,6 +40,7 @@ function startPage({ element, props, watch, server, ask, needed }) {
     else if (!again.delete(key(run.race, run.turn))) stage.feed(props.value);
   });
   follow();
+  host.first = null; // whoever comes back to the page's first address finds the tour
   keepTabs();
   watchServer(root.querySelector(".gone"));
 }
@@ -95,14 +94,12 @@ async function startSite() {
     if (!answer.ok) throw new Error(`${name}: ${answer.status} ${answer.statusText}`);
     return answer;
   };
-  let shown = [];
   const host = {
     catalog: site.catalog,
     addressed: true,
     measure: null,
     plotly: () => loadPlotly(address(site.plotly)),
-    open: async (race, turn) => (shown = await (await read(site.files[`${race} ${turn ?? ""}`.trim()])).json()),
-    frames: () => ({ frames: shown, catalog: { ...site.catalog, lessons: [], tour: "" } }),
+    open: async (race, turn) => (await read(site.files[`${race} ${turn ?? ""}`.trim()])).json(),
     page: async () => {
       const text = async (name) => (await read(name)).text();
       const [page, plotly] = await Promise.all([site.blank, site.plotly].map(text));
@@ -130,14 +127,13 @@ function startSaved() {
     page: null,
     plotly: async () => window.Plotly,
     open: async (race) => saved.races?.[race] ?? saved.frames,
-    frames: () => saved,
   };
   const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
   if (cell) fitCell(cell, root);
   keepTheme(cell);
   const stage = createStage(root, host);
   createSaving(root, host, stage);
-  stage.feed(saved.frames, saved.toured ? { mode: "tour", step: 0, beat: 0 } : {});
+  stage.feed(saved.frames);
 }
 
 // As dark as the system, or as the text around a notebook's cell is light.
@@ -200,7 +196,10 @@ function createSaving(root, host, stage) {
     find("link").hidden = !host.addressed || !race?.race;
   });
 
-  const frames = () => JSON.stringify(host.frames()).replaceAll("<", "\\u003c");
+  const frames = () => {
+    const catalog = { ...host.catalog, lessons: [], tour: "" };
+    return JSON.stringify({ frames: state.race.list, catalog }).replaceAll("<", "\\u003c");
+  };
 
   function said(text) {
     root.querySelector(".line").textContent = text;
@@ -244,7 +243,7 @@ function createAddress(host, stage) {
     const where = `${state.mode} ${place.lesson ?? ""} ${place.example ?? place.race ?? ""} ${place.turn ?? ""}`;
     const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
     if (address === location.pathname + location.search + location.hash) return void (current = where);
-    history[current === null || current === where || !place ? "replaceState" : "pushState"](null, "", address);
+    history[current === null || current === where ? "replaceState" : "pushState"](null, "", address);
     current = where;
   };
 
@@ -276,9 +275,8 @@ function createAddress(host, stage) {
     const phase = PHASES.indexOf(query.get("phase"));
     const stop = { ...(step ? { step: step - 1 } : {}), ...(phase < 0 ? {} : { phase }) };
     if (found) return stage.show(name, whole(query.get("turn")) ? whole(query.get("turn")) - 1 : null, stop);
-    return host.first
-      ? host.first(query)
-      : stage.show(tour, null, { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) });
+    const landing = { mode: "tour", step: 0, beat: clamp((whole(query.get("beat")) || 1) - 1, 0, 5) };
+    return host.first ? host.first(landing) : stage.show(tour, null, landing);
   }
 
   window.addEventListener("popstate", follow);

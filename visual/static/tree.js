@@ -42,7 +42,7 @@ function placeNodes(tree, view, width, height, mix) {
   const [low, high] = [Math.min(...seen), Math.max(...seen, view.ask === undefined ? -Infinity : 1)];
   const deep = Math.max(...depths, view.ask === undefined ? 0 : depths[view.ask] + 1);
   const at = upright ? placeUpright : placeLevel;
-  return { depths, rows, shown, upright, deep, ...at(tree, depths, rows, { low, high, deep, width, height }) };
+  return { shown, upright, ...at(tree, depths, rows, { low, high, deep, width, height }) };
 }
 
 function shownNodes(tree, view) {
@@ -122,7 +122,7 @@ function palette(element) {
   const style = getComputedStyle(element);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   return Object.fromEntries(
-    ["paper", "edge", "ink", "muted", "draft", "large", "small", "no", "never"].map((name) => [name, colour(name)]),
+    ["paper", "edge", "draft", "large", "small", "no", "never"].map((name) => [name, colour(name)]),
   );
 }
 
@@ -221,7 +221,7 @@ function drawFigure(field, dots, shapes) {
   field.plotly.react(plot, data, { width, height, shapes, ...axes, ...clear, ...still }, plot.data ? undefined : PLAIN);
 }
 
-// Draws a step into the field. Returns where its nodes stand.
+// Draws a step into the field.
 function drawTree(field, tree, view, mix = view.name === "done" ? 1 : 0) {
   const [width, height] = [field.width, field.height];
   const strip = (view.cache || view.coin !== undefined) && !narrow() ? STRIP : 0;
@@ -232,7 +232,6 @@ function drawTree(field, tree, view, mix = view.name === "done" ? 1 : 0) {
   drawFigure(field, markers(tree, at, look), edges(tree, view, at, look, field.colours));
   drawUnder(field, tree, view, at, width, height);
   drawWords(field, tree, view, at, look, width, height);
-  return at;
 }
 
 // Moves the trunk up, where threads hang from it.

@@ -3,7 +3,7 @@
 function drawUnder(field, tree, view, at, width, height) {
   const parts = [];
   const nodes = tree.parent.map((_, node) => node).filter((node) => node && at.shown[node] && tree.kind[node] !== "n");
-  if (["pass", "words", "mask"].includes(view.name) && nodes.length) parts.push(block(at, nodes, width, height));
+  if (["pass", "words"].includes(view.name) && nodes.length) parts.push(block(at, nodes, width, height));
   if (view.name === "trunk") {
     for (const node of nodes) {
       const box = at.upright
