@@ -306,9 +306,9 @@ class PromptBuilder:
             return replace(prompt, draft_prompt=own)
         if self.draft is None or self.vision != "shared" or compressor_of(self.draft) is None:
             return prompt
-        keep_mask = prompt.input_ids[compressed_slots(self.draft, prompt.input_ids, prompt.features)]
+        ids = prompt.input_ids[compressed_slots(self.draft, prompt.input_ids, prompt.features)]
         # The tower has read the pictures.
-        return replace(prompt, draft_prompt=replace(prompt, input_ids=keep_mask[None], vision_seconds=0.0))
+        return replace(prompt, draft_prompt=replace(prompt, input_ids=ids[None], vision_seconds=0.0))
 
     def _process(
         self, processor: ProcessorMixin, chat: Sequence[Message], media: Sequence[Image.Image]

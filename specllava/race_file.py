@@ -48,7 +48,10 @@ class NamedTrace:
 
 def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, image: str | None = None) -> str:
     """Write a race as its file; ``image`` names a picture that lies beside it."""
-    return _document(image, target_only=_lane(target_only), speculative=_lane(speculative))
+    lanes = {"target_only": target_only, "speculative": speculative}
+    named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
+    traces = [f'"{name}":{trace.to_json().decode()}' for name, trace in lanes.items() if trace is not None]
+    return "{" + ",".join([*named, *traces]) + "}\n"
 
 
 def dialogue_json(races: Iterable[str]) -> str:
@@ -72,13 +75,3 @@ def side_names(a: DecodeTrace, b: DecodeTrace) -> tuple[str, str]:
 def _name(options: Iterable[tuple[str, object]]) -> str:
     text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options)
     return "".join(character for character in text if character.isprintable())[:MAX_NAME]
-
-
-def _lane(trace: DecodeTrace | None) -> str | None:
-    return None if trace is None else trace.to_json().decode()
-
-
-def _document(image: str | None, **lanes: str | None) -> str:
-    named = [] if image is None else [f'"image":{json.dumps(image, ensure_ascii=False)}']
-    parts = [*named, *(f'"{name}":{lane}' for name, lane in lanes.items() if lane is not None)]
-    return "{" + ",".join(parts) + "}\n"

@@ -140,7 +140,7 @@ def test_import_drops_the_targets_tower_and_keeps_another_one(
 @pytest.mark.parametrize(
     ("target", "draft", "fields", "line"),
     [
-        ("target", "llama", {}, f"draft vocabulary {WORDS} does not cover the target's {PADDED}"),
+        ("target", "llama", {}, f"draft vocabulary {WORDS} is not the target's {PADDED}"),
         ("next", "draft", {}, "the draft reads features of a llava, the target is a llava_next"),
         ("wide", "draft", {}, "the draft reads vision features of size 32, the target's tower gives 48"),
         ("target", "draft", {"image_token_index": 5}, f"the draft's image token is 5, the target's {IMAGE_ID}"),

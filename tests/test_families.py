@@ -378,13 +378,15 @@ def test_a_language_model_is_asked_without_a_picture(pairs, made: Made, tmp_path
 
 def test_a_draft_of_another_family_is_refused(made: Made):
     for target, draft in (
-        ("internvl", "smolvlm"), ("gemma3", "llava_onevision"), ("smolvlm", "idefics3"), ("llama", "llava"),
+        ("internvl", "smolvlm"), ("gemma3", "llava_onevision"), ("smolvlm", "idefics3"),
     ):  # fmt: skip
         line = complaint(partial(Pair.load, made(target), made(f"{draft} near"), device="cpu"))
         assert line == (
             f"{draft} near is a {draft}, the target a {target}:"
             f" a draft that reads pictures by itself must be a {target}"
         )
+    line = complaint(partial(Pair.load, made("llama"), made("llava near"), device="cpu"))
+    assert line == "llava near reads pictures and the target none: take a language model as draft"
 
 
 def test_a_draft_with_other_tokens_is_refused_by_number(made: Made, tmp_path: Path):

@@ -458,7 +458,7 @@ def test_other_input_that_is_refused(llava, made):
         (twice, draft, {}, "answers one prompt at a time, not 2: call it for each"),
         (inputs, None, {}, 'needs draft=, or drafter="prompt-lookup"'),
         (inputs, "nowhere", {}, "no model at nowhere"),
-        (inputs, models.draft("bad").float(), {}, "draft vocabulary 280 does not cover the target's 448"),
+        (inputs, models.draft("bad").float(), {}, "draft vocabulary 280 is not the target's 448"),
         (inputs, draft, {"rule": "bush"}, "rule = 'bush': input should be"),
         (inputs, draft, {"depth": 99}, "depth = 99: input should be less than or equal to"),
         (inputs, draft, {"max_new_tokens": 2000}, "do not fit the context of 1024"),

@@ -150,6 +150,8 @@ class Bench:
                 raise ValueError(f"--{name} is {value}: at least 1 is needed")
         if self.data is None and self.images is not None:
             raise ValueError("--images belongs to --data")
+        if chosen := {"rule", "drafter"} & self.typed:
+            raise ValueError(f"every lane has its own --{min(chosen)}: choose lanes with --lanes")
         if self.data is None and self.prompts > (most := len(scene_images(self.split))):
             raise ValueError(f"--prompts is {self.prompts}: {most} {self.split} toy scenes ship; --data takes more")
         check_outputs(json=self.json)
@@ -184,7 +186,7 @@ class Bench:
     @property
     def tree(self) -> Tree:
         """Options with which others measured the preset's draft, where the command line says nothing else."""
-        return {name: value for name, value in self.pair.tree.items() if name == "rule" or name not in self.typed}
+        return {name: value for name, value in self.pair.tree.items() if name not in self.typed}
 
     def runners(self, pair: Pair) -> dict[str, Runner]:
         """Return a runner for each lane."""

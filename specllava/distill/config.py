@@ -203,7 +203,7 @@ class Job:
 
 
 SCHEMA_VERSION: Final = 1
-ReportState = Literal["running", "finished", "stopped"]
+ReportState = Literal["running", "finished"]
 STRICT: Final = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -243,7 +243,7 @@ class Report:
         checks: validations in the order of their steps.
         curve: losses by step: ``step``, ``rate``, ``loss`` and ``kl`` at temperature 1, all in nats per answer token;
             no ``kl`` where its weight is 0, since the target's distributions are then not computed.
-        state: ``running``; ``finished`` with all steps; ``stopped`` early, in older reports.
+        state: ``running``; ``finished`` with all steps.
     """
 
     schema_version: Literal[1]

@@ -203,6 +203,12 @@ def check_teachable(pair: Pair, config: DistillConfig) -> None:
         "a gate reads the target's states, which a vlm does not: choose another --compressor": (
             config.drafter == "vlm" and config.compressor == "gate"
         ),
+        f"the draft {name} has its sizes: leave --draft-heads, --draft-intermediate and --draft-vocabulary out": (
+            draft is not None and max(config.draft_heads, config.draft_intermediate, config.draft_vocabulary) > 0
+        ),
+        "an eagle draft guesses every token: leave --draft-vocabulary out, or take --drafter eagle3": (
+            config.drafter == "eagle" and config.draft_vocabulary > 0
+        ),
         f"the draft {name} never sees a picture: {leave}": compressed and vision == "none",
         f"the draft {name} has a compressor already: {leave}": (
             compressed and getattr(draft, "compressor", None) is not None

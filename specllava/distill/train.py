@@ -92,8 +92,11 @@ def distil_files(job: Job, notify: Callable[[str], None]) -> Report | None:
     config, output = job.training, job.output
     if job.draft is None and config.drafter == "vlm":
         raise ValueError("--draft is missing: name one (draft init makes it), or let --drafter eagle make a new one")
+    if job.decoding.drafter != "model" or job.decoding.temperature:
+        raise ValueError("validation decodes greedily with the draft: leave --decoding.drafter and its temperature out")
     waiting = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # for a process that answers or validates
-    accelerator = Accelerator(cpu=job.device == "cpu", mixed_precision=config.precision, kwargs_handlers=[waiting])
+    cpu = job.device == "cpu" or not torch.cuda.is_available()  # no other device runs a pair
+    accelerator = Accelerator(cpu=cpu, mixed_precision=config.precision, kwargs_handlers=[waiting])
     main = accelerator.is_main_process
     if not main:
         notify = list[str]().append  # the main process alone prints
@@ -161,7 +164,7 @@ def _earlier_report(output: Path, identity: dict[str, Any]) -> Report | None:
 def _load_pair(job: Job, device: str) -> Pair:
     """Load the target, with the draft that learns if there is one; refuse what the loss does not support."""
     pair = Pair.load(job.target, name="distillation", device=device, dtype=job.dtype)
-    pair = replace(pair, packed=False)  # validation reads weights that learn
+    pair = replace(pair, packed=False)  # a second copy of its weights would take the room of the optimiser
     pair = pair if job.draft is None else pair.with_draft(job.draft)
     check_teachable(pair, job.training)
     store_by_rows(pair.target.get_output_embeddings())

@@ -95,10 +95,10 @@ class Checkpoint:
             )
         if (directory / "config.json").is_file():
             return cls(str(directory), local=True)
-        loaded = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
-        if loaded is None:
+        match = None if isinstance(source, Path) or directory.exists() else HUB_ID.fullmatch(source)
+        if match is None:
             raise ValueError(f"no model at {source}: a directory with config.json is expected")
-        return cls(loaded[1], local=False, revision=loaded[2])
+        return cls(match[1], local=False, revision=match[2])
 
     @property
     def name(self) -> str:
@@ -321,8 +321,8 @@ class Checkpoint:
 
     @property
     def _rules(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": False}
-        return loaded if self.revision is None else loaded | {"revision": self.revision}
+        rules: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": False}
+        return rules if self.revision is None else rules | {"revision": self.revision}
 
     def _read(self, read: Callable[[], Read]) -> Read:
         try:

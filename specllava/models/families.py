@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -368,15 +369,14 @@ class TextFamily(Family):
 
     def __init__(self, config: PretrainedConfig) -> None:
         self.name, self.target = config.model_type, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-
-    def read_processor(self, checkpoint: Checkpoint) -> Any:
-        return TextProcessor(checkpoint.tokenizer())
-
-    def check(self, name: str, config: PretrainedConfig) -> None:
         if getattr(config, CAP, None) is not None:
+            name = Path(config.name_or_path).name or self.name
             raise ValueError(
                 f"{name} has {CAP} {getattr(config, CAP)}: its logits are capped after the head, which is not done here"
             )
+
+    def read_processor(self, checkpoint: Checkpoint) -> Any:
+        return TextProcessor(checkpoint.tokenizer())
 
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
         return []

@@ -83,13 +83,6 @@ class Family(ABC):
         """Read a checkpoint's processor."""
         return checkpoint.processor(self.processor)
 
-    def check(self, name: str, config: PretrainedConfig) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse a target with a setting that is not followed here.
-
-        Raises:
-            ValueError: a setting that is not followed here.
-        """
-
     @abstractmethod
     def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
         """Split the processor's output for a prompt into pictures; equal ones have equal features."""

@@ -48,8 +48,7 @@ def check_pair(
         raise ValueError(f"the draft's tokenizer is not the target's: {differ} entries differ")
     sizes = target.config.get_text_config().vocab_size, draft.config.get_text_config().vocab_size
     if sizes[0] != sizes[1]:
-        advice = f": {INIT}" if sizes[1] < sizes[0] else ""
-        raise ValueError(f"draft vocabulary {sizes[1]} does not cover the target's {sizes[0]}{advice}")
+        raise ValueError(f"draft vocabulary {sizes[1]} is not the target's {sizes[0]}: {INIT}")
     if (source := vision_source(draft)) == "none":
         return
     if not family_of(target.config).sees:
@@ -163,7 +162,6 @@ def load_target(
     config = checkpoint.config()
     check_decoder(checkpoint.name, config.get_text_config())
     family = family_of(config)
-    family.check(checkpoint.name, config)
     stored = quantization_config(
         options.quantization, device, lambda: unquantized(without_storage(family.target, config))
     )
@@ -210,8 +208,8 @@ def load_draft(
     draft: Source,
     target: PreTrainedModel,
     processor: ProcessorMixin,
-    reading: DraftReading | None = None,
-    notify: Callable[[str], None] = lambda line: None,
+    reading: DraftReading,
+    notify: Callable[[str], None],
 ) -> LoadedDraft:
     """Load the draft of a directory or of the hub for a target, on its device and in its precision.
 
@@ -222,13 +220,13 @@ def load_draft(
     Raises:
         ValueError: no model there, or one that does not fit the target.
     """
-    checkpoint, asked = Checkpoint.at(draft), reading or DraftReading()
+    checkpoint = Checkpoint.at(draft)
     if is_feature_draft(checkpoint):
-        made = load_feature_draft(checkpoint, target, asked, notify)
-        return LoadedDraft(checkpoint.name + asked.suffix, fuse(_prepare(made, input_device(target))), None)
-    if asked.draft_format is not None:
-        raise ValueError(f"{checkpoint.name} is no draft of format {asked.draft_format}: leave --draft-format out")
-    if asked != DraftReading():
+        made = load_feature_draft(checkpoint, target, reading, notify)
+        return LoadedDraft(checkpoint.name + reading.suffix, fuse(_prepare(made, input_device(target))), None)
+    if reading.draft_format is not None:
+        raise ValueError(f"{checkpoint.name} is no draft of format {reading.draft_format}: leave --draft-format out")
+    if reading != DraftReading():
         raise ValueError(
             f"{checkpoint.name} does not read the target's states: leave --draft-state-layers and"
             " --draft-rope-theta out"
@@ -242,6 +240,8 @@ def load_draft(
     shares = all(isinstance(one, SharedTower) for one in (family, family_of(target.config)))
     own_prompt = family is not None and not shares  # whose tower and prompt are its own
     words_alone = build is language_model_class(config) and not family_of(target.config).sees
+    if own_prompt and not family_of(target.config).sees:
+        raise ValueError(f"{checkpoint.name} reads pictures and the target none: take a language model as draft")
     if own_prompt and config.model_type != target.config.model_type:
         raise ValueError(
             f"{checkpoint.name} is a {config.model_type}, the target a {target.config.model_type}: a draft that reads"

@@ -334,6 +334,3 @@ class TextProcessor:
             options["add_special_tokens"] = False
         read: Mapping[str, Tensor] = self.tokenizer([text], return_tensors=return_tensors, **options)
         return read
-
-    def save_pretrained(self, directory: Path) -> None:
-        self.tokenizer.save_pretrained(directory)

@@ -138,7 +138,8 @@ class Runs:
     def end(self, session: str, number: int) -> None:
         """Note that a run has ended, or was never begun; a newer one of the session goes on."""
         with self._lock:
-            if self._latest.get(session, (0,))[0] == number:
+            latest = self._latest.get(session)
+            if latest is not None and latest[0] == number:
                 del self._latest[session]
 
     def stop(self, session: str) -> None:

@@ -95,7 +95,6 @@ class SlotDraft(PreTrainedModel):
     config: SlotDraftConfig
     base_model_prefix = "model"
     _supports_sdpa = True
-    supports_gradient_checkpointing = True
 
     def __init__(self, config: SlotDraftConfig) -> None:
         super().__init__(config)

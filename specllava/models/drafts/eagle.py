@@ -45,8 +45,9 @@ class FeatureDraftConfig(LlamaConfig):
         qkv_bias: queries, keys and values have biases, as Qwen2's have.
         qk_norm: queries and keys are normed by head, as Qwen3's are.
         mrope_section: pairs of numbers of a head that each of its target's three rows of positions rotates; plain
-            positions without, see :mod:`specllava.models.drafts.eagle`.
+            positions without.
         mrope_interleaved: the three take turns, as in Qwen3-VL; else they follow one another, as in Qwen2-VL.
+        queries: learnt ones of ViSpec's adaptor, which read a picture.
         norm_before_residual, norm_output: variants of EAGLE-3 in the speculators layout: the normed state is the
             residual; the normed state recurs.
         compressor: options of the visual compressor as :class:`CompressorConfig` has them, or none.

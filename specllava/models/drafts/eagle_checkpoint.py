@@ -210,8 +210,8 @@ def _check_supported(
 
 def _eagle_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of the settings that SpecForge, SGLang and NVIDIA write for an EAGLE-3 head."""
-    detected = settings.get("eagle_config")
-    return detected if isinstance(detected, Mapping) else {}
+    own = settings.get("eagle_config")
+    return own if isinstance(own, Mapping) else {}
 
 
 def _sizes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
