@@ -37,9 +37,6 @@ class Limits:
     prompt_characters: Annotated[int, Field(ge=1, le=20_000)] = 20_000
     """Characters of a question."""
 
-    turns: Annotated[int, Field(ge=1, le=16)] = 16
-    """Questions of a dialogue."""
-
     new_tokens: Annotated[int, Field(ge=1, le=4096)] = 4096
     """Tokens of an answer; models themselves give as many as their context holds."""
 
@@ -54,9 +51,6 @@ class Limits:
 
     branches: Annotated[int, Field(ge=1, le=16)] = 16
     """Children of one node."""
-
-    list_items: Annotated[int, Field(ge=1, le=16)] = 16
-    """Numbers of an option that is a list."""
 
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
     """Time limit of a race, an experiment or a call in seconds; partial results are shown."""
@@ -144,7 +138,7 @@ MAX_GUESSES: Final = upper_bound("nodes")  # of one tree
 MAX_CHILDREN: Final = upper_bound("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-LISTED: Final = Field(min_length=1, max_length=upper_bound("list_items"))
+LISTED: Final = Field(min_length=1, max_length=16)  # of an option that is a list
 MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 

@@ -35,7 +35,7 @@ LESSONS: Final[dict[str, tuple[str, ...]]] = {  # by title: names of what was re
     "the coin": ("coin",),
 }
 # Numbers of the sixteen lessons that older links name; the fifteenth is in the documents.
-OLDER: Final = {6: 6, 7: 6, 8: 10, 9: 9, 10: 7, 11: 7, 12: 7, 13: 8, 14: 8, 16: 9}
+OLDER: Final = {11: 7, 12: 7, 13: 8, 14: 8, 16: 9}
 MARKS: Final = ("large", "accepted", "refused", "never")
 
 

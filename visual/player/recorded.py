@@ -98,7 +98,7 @@ LANES = ("target_only", "speculative")
 SIDES = ("a", "b")
 KEYS = ("image", *LANES, *SIDES)
 MAX_BYTES = upper_bound("trace_bytes")
-MAX_TURNS = upper_bound("turns")  # of a dialogue
+MAX_TURNS = 16  # of a dialogue
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
