@@ -79,6 +79,8 @@ def main(
     Raises:
         ValueError: an answer differs that must not, after everything was compared.
     """
+    if decoding.temperature:
+        raise ValueError("answers are compared with greedy ones of generate: leave --decoding.temperature out")
     pair = load_pair(running)
     lanes = run_checks(pair, prompts, with_fallback_drafter(pair, decoding, fallback="prompt-lookup"))
     rows = []

@@ -90,7 +90,8 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 def main(config: GuessingConfig) -> None:
     """Measure every rule with every temperature, and draw; the base is the rule without one."""
     pair = config.load_pair()
-    assert pair.draft is not None, "the pair has no draft to be tempered"
+    if pair.draft is None:
+        raise ValueError(f"{pair.name} has no draft to be tempered: choose another --preset")
     pairs = {one: replace(pair, draft=tempered(pair.draft, one)) for one in TEMPERATURES}
     asked = lanes(config.decoding)
     trials = {name: [Trial(one, pairs[one], lane) for one in TEMPERATURES] for name, lane in asked.items()}

@@ -29,7 +29,7 @@ from PIL import Image
 from benchmarks.passes import CONTEXT, pass_seconds, take_engine
 from benchmarks.shared.command import free_port, run_command, show
 from benchmarks.shared.oracle import OracleDrafter
-from benchmarks.shared.random_pair import build, device_for, feature_draft, size_of
+from benchmarks.shared.random_pair import SizeName, build, device_for, feature_draft, size_of
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import compare_ids
@@ -40,6 +40,7 @@ from specllava.spec_decode.drafter import Drafter
 from specllava.trace import StepTrace
 
 DraftName = Literal["own", "eagle"]
+RANDOM: Final[Mapping[str, SizeName]] = {"random-7b": "7b", "random-toy": "toy"}  # presets without weights of anyone
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64)
 TAUS: Final = (2.0, 3.0, 4.0)  # that acceptance is drawn for
 PICTURE: Final = Image.new("RGB", (640, 480), "teal")
@@ -96,6 +97,7 @@ class Bench:
         if (dtype, "own") not in self.pairs:
             self.pairs.clear()
             gc.collect()
+            torch.cuda.empty_cache()
             self.pairs[dtype, "own"] = self._make(dtype)
         if (dtype, draft) not in self.pairs:
             self.pairs[dtype, draft] = feature_draft(self.pairs[dtype, "own"], "eagle")
@@ -103,11 +105,11 @@ class Bench:
         return replace(found, exact=True) if exact else found
 
     def _make(self, dtype: DTypeName) -> Pair:
-        if not self.preset.startswith("random-"):
+        name = RANDOM.get(self.preset)
+        if name is None:
             return Pair.from_preset(self.preset, device=self.device, dtype=dtype)
-        name: Literal["7b", "toy"] = "7b" if self.preset == "random-7b" else "toy"
-        device, usual = device_for(size_of(name), self.device)
-        return build(name, device, usual if dtype == "auto" else getattr(torch, dtype))
+        asked = None if dtype == "auto" else getattr(torch, dtype)
+        return build(name, *device_for(size_of(name), self.device, asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,8 @@ def memory(bench: Bench) -> dict[str, Any]:
     """Read the memory at its peak, and what ten more answers leave of it."""
     pair, tokens = bench.pair(), bench.amount.tokens
     if pair.device.type != "cuda":
-        return {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}
+        return {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
+    torch.cuda.reset_peak_memory_stats(pair.device)
     decode_warm(pair, TREE, tokens)
     before = torch.cuda.memory_allocated(pair.device)
     for _ in range(10):

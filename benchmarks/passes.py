@@ -71,8 +71,8 @@ def pass_seconds(
 
 def layouts(pair: Pair) -> dict[str, Pair]:
     """Return the pair with its weights stored row by row, column by column, and packed where this processor can."""
-    rows = replace(pair, target=copy.deepcopy(pair.target), draft=copy.deepcopy(pair.draft), packed=False)
-    for module in (*rows.target.modules(), *(() if rows.draft is None else rows.draft.modules())):
+    rows = replace(pair, target=copy.deepcopy(pair.target), packed=False)
+    for module in rows.target.modules():
         if isinstance(module, torch.nn.Linear):
             module.weight.data = module.weight.data.contiguous()
     found = {"rows": rows, "columns": replace(pair, packed=False)}
@@ -94,7 +94,7 @@ def differences(pair: Pair) -> dict[int, float]:
 
 
 def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> None:
-    """Measure both models, and compare bits of the target in float32 and bfloat16.
+    """Time passes of the target, and compare their bits in float32 and bfloat16.
 
     Args:
         repeats: passes per number of tokens.
@@ -102,20 +102,12 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         preset: which pair.
     """
     pair = Pair.from_preset(preset)
-    kinds, parts = layouts(pair), ("target", *(("draft",) if pair.draft is not None else ()))
-    found = {}
-    for part in parts:
-        engines = [take_engine(each, part, CONTEXT + max(ROWS)) for each in kinds.values()]
-        taken = pass_seconds(engines, ROWS, repeats)
-        found[part] = {
-            rows: [round(1e3 * statistics.median(each[rows]), 3) for each in taken] for rows in ROWS
-        }
-    lines = [
-        (part, str(count), *(f"{value:.2f}" for value in medians))
-        for part, own in found.items()
-        for count, medians in own.items()
-    ]
-    show_table(("model", "tokens", *(f"{name}, ms" for name in kinds)), lines, f"median of {repeats} passes")
+    kinds = layouts(pair)
+    engines = [take_engine(each, "target", CONTEXT + max(ROWS)) for each in kinds.values()]
+    taken = pass_seconds(engines, ROWS, repeats)
+    found = {rows: [round(1e3 * statistics.median(each[rows]), 3) for each in taken] for rows in ROWS}
+    lines = [(str(count), *(f"{value:.2f}" for value in medians)) for count, medians in found.items()]
+    show_table(("tokens", *(f"{name}, ms" for name in kinds)), lines, f"median of {repeats} passes")
     bits = {
         f"{dtype}, {name}": differences(each)
         for dtype in ("float32", "bfloat16")

@@ -161,6 +161,7 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
     inputs |= {"max_new_tokens": config.max_new_tokens, "eos_token_id": ends or None, "use_cache": True}
     if target.generation_config.stop_strings:
         inputs["tokenizer"] = pair.processor.tokenizer
+    started = now(device)
     if prompt.image_inputs:
         inputs |= to_device(prompt.image_inputs, target, ids.device)
         inputs |= family_of(target.config).prompt_arguments(target.config, ids)
@@ -170,7 +171,6 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
         tower = watching.enter_context(_tower_seconds(target, device))
         arrivals = _Arrivals(device, target_widths, draft_widths)
         watching.enter_context(_quiet())
-        started = now(device)
         try:
             target.generate(**inputs, **lane.arguments(pair, prompt), streamer=arrivals)
         except Exception as error:

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python examples/own_model.py --target TARGET --draft DRAFT --image photo.jpg
 
-Without a draft the prompt itself is searched for guesses. Without arguments it runs on the pair that ships.
+Without a draft the prompt itself is searched for guesses; without arguments the shipped target runs so.
 """
 
 from __future__ import annotations

@@ -164,17 +164,17 @@ def answer(
     root = int(big.read(prompt_embeds(target, inputs["input_ids"], features)).argmax())
     small.read(prompt_embeds(draft, inputs["input_ids"], features))
     yield Tree([root]), [0], [root]
-    unread, left, eos = [root], ANSWER - 1, target.generation_config.eos_token_id
+    unread, left, text, eos = [root], ANSWER - 1, small.length, target.generation_config.eos_token_id
     while left > 0 and root != eos:
-        text = small.length + len(unread)
+        # The draft forgets its guesses; what was accepted is read with the next root.
+        small.keep(list(range(text)))
+        text += len(unread)
         tree = grow(small, unread, min(DEPTH, left - 1))
         path, root = verify(big, tree)
         tokens = [*(tree.tokens[node] for node in path[1:]), root][:left]
         if eos in tokens:
             tokens = tokens[: tokens.index(eos) + 1]
         yield tree, path, tokens
-        # The draft forgets its guesses; what was accepted is read with the next root.
-        small.keep(list(range(text)))
         unread, left, root = tokens, left - len(tokens), tokens[-1]
 
 

@@ -19,7 +19,7 @@ def run_command(main: Callable[..., Any], options: type | None = None) -> NoRetu
     """
     try:
         sys.exit(tyro.cli(main) if options is None else main(tyro.cli(options, description=main.__doc__)))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         sys.exit(str(error))
 
 

@@ -81,27 +81,28 @@ def parameters(size: Size) -> tuple[int, int]:
     return target, draft
 
 
-def device_for(size: Size, name: str) -> tuple[torch.device, torch.dtype]:
-    """Choose device and precision: bfloat16 on a GPU, float32 on a CPU.
+def device_for(size: Size, name: str, dtype: torch.dtype | None = None) -> tuple[torch.device, torch.dtype]:
+    """Choose device and precision.
 
     Args:
         name: ``auto`` takes the GPU if there is one, and a CPU for a small pair only.
+        dtype: by default bfloat16 on a GPU, float32 on a CPU.
 
     Raises:
         ValueError: there is no GPU for it, or too little of its memory is free.
     """
-    needed = sum(parameters(size)) * torch.bfloat16.itemsize + ROOM
+    needed = sum(parameters(size)) * (dtype or torch.bfloat16).itemsize + ROOM
     if name == "auto":
         if needed > SMALL and not torch.cuda.is_available():
             raise ValueError(f"this pair needs a GPU with {needed / 1e9:.1f} GB and there is none: use random-toy")
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type != "cuda":
-        return device, torch.float32
+        return device, dtype or torch.float32
     free = torch.cuda.mem_get_info(device)[0]
     if needed > free:
         raise ValueError(f"this pair needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free on {device}: free some")
-    return device, torch.bfloat16
+    return device, dtype or torch.bfloat16
 
 
 @contextmanager

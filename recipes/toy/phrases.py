@@ -232,7 +232,7 @@ ORDER_PHRASES: Final[tuple[str, ...]] = ("from left to right", "from the left to
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Wording of one style of description. Scene slots: {in_place} {at_time} {sky} {ground} {n} {are} {order} {mood}
+    """Wording of one style of description. Scene slots: {in_place} {sky} {ground} {n} {are} {order} {mood}
     {place} {weather} {hour}; object slots: {a} {verb} {ving} {where} {spot}.
 
     The position of an object comes before its kind, so that the model attends to one cell only.
