@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant("Q0", "recipes/toy/hints.py",
            "fitting = [thing for thing in scene.things if looks <= self.words(thing)]",
            "fitting = [thing for thing in scene.things if looks & self.words(thing)]",
-           "test_training.py::test_a_kind_in_a_question_names_its_cell_or_that_there_is_none"),
+           "test_training.py::test_a_question_names_the_cells_that_it_asks_for_and_announces_those_of_its_answer"),
     Mutant("Q8", "recipes/toy/hints.py",
            "for one in (word, plurals.get(word, word))",
            "for one in (word,)",

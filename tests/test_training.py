@@ -88,7 +88,9 @@ def test_patch_labels_name_every_object_where_it_is_drawn(processor):
                 assert names[-1] == IGNORE
                 assert names[0] == first_tokens(processor.tokenizer, [told.place])[told.place]
             else:
-                assert cells[names[2]] == (thing.column, thing.row)
+                assert cells[names[0]] == (thing.column, thing.row)
+                looks = (thing.kind, thing.colour, thing.size, thing.column, thing.row)
+                assert names[1:] == list(first_tokens(processor.tokenizer, looks).values())
         shown = {
             (KINDS[kind], COLOURS[colour], SIZES[size], *CELLS[cell])
             for kind, colour, size, cell in zip(*(labels[name].tolist() for name in OBJECT_CLASSES), strict=True)
@@ -195,24 +197,33 @@ def test_a_word_of_a_question_ends_where_its_last_token_does(processor):
     assert read == list(named)
 
 
-def test_a_kind_in_a_question_names_its_cell_or_that_there_is_none(processor):
-    hints = Hints(processor.tokenizer, 64)
-    cells = {digit: cell for cell, digit in hints.digits.items()} | {hints.none: None, hints.yes: True}
-
-    def hinted(question):
-        ids, labels = encode_chat(processor.tokenizer, (QuestionAnswer(question, "It is red and large."),), 64)
-        pairs = zip(ids, hints.find_kinds(TWO_CATS, ids, labels), strict=True)
-        return [(processor.tokenizer.decode([token]).strip(), cells[cell]) for token, cell in pairs if cell != IGNORE]
-
-    dog, cat = ("middle", "front"), ("right", "front")
-    assert hinted("Is the dog next to the blue cat?") == [("dog", dog), ("blue", None), ("cat", cat), ("and", cat)]
-    assert hinted("What is the dog?") == [("dog", dog), ("is", dog), ("and", dog)]  # red, and large
-    assert hinted("Is the dog red?") == [("dog", dog), ("red", dog), ("is", dog), ("and", dog)]
-    assert hinted("Is the dog blue?") == [("dog", dog), ("blue", None), ("is", dog), ("and", dog)]
-    assert hinted("What is blue?") == [("blue", cat), ("and", cat)]
-    assert hinted("Is there a horse or a green cat?") == [("horse", None), ("green", None), ("cat", None)]
-    assert hinted("Is it day or night?") == [("day", True), ("night", None)]
-    assert hinted("Where is the cat?") == []  # it could be either
+@pytest.mark.parametrize(
+    ("turns", "hinted"),
+    [
+        (("Is the dog in the blue cat?", "-"), "dog=3 in=no blue=no cat=5 ?=no"),
+        (("The cat is where?", "-"), "cat=0 is=5 w=no"),  # either
+        (("Is the dog blue?", "-"), "dog=3 blue=no"),
+        (("What is blue?", "-"), "blue=5 ?=no"),
+        (("Is there a horse or a green cat?", "-"), "horse=no green=no cat=no"),
+        (("Is it day or night?", "-"), "day=yes night=no"),
+        (("What is the dog?", "It is red and large."), "dog=3 ?=no ASSISTANT=no :=3 is=3 and=3"),
+        (("What is on the left?", "A red cat."), "ASSISTANT=no :=0 A=0 red=0"),
+        (("What colour are cats?", "One is red and the other is blue."), "s=0 ?=5 ASSISTANT=5 :=0 is=0 is=5"),
+        (("Which is larger, the dog or the cat?", "The dog is larger."),
+         "dog=3 or=no cat=0 ?=5 ASSISTANT=no :=3 The=3"),
+        (("Any dog?", "Yes.", "Is it big?", "It is large."), "dog=3 ?=no it=3 big=no ASSISTANT=no :=3 is=3"),
+        (("What is there?", "A blue cat.", "And its colour?", "It is blue."),
+         "ASSISTANT=no :=5 A=5 blue=5 s=5 colour=no ASSISTANT=no :=5 is=5"),
+        (("How is the weather?", "It is clear.", "Is it big?", "It is small."), ""),
+    ],
+)  # fmt: skip
+def test_a_question_names_the_cells_that_it_asks_for_and_announces_those_of_its_answer(processor, turns, hinted):
+    hints, decode = Hints(processor.tokenizer, 64), processor.tokenizer.decode
+    cells = dict(zip(hints.digits.values(), range(6), strict=True)) | {hints.none: "no", hints.yes: "yes"}
+    talk = tuple(QuestionAnswer(*turns[at : at + 2]) for at in range(0, len(turns), 2))
+    ids, labels = encode_chat(processor.tokenizer, talk, 64)
+    named = zip(ids, hints.cells(TWO_CATS, ids, labels), strict=True)
+    assert " ".join(f"{decode([token]).strip()}={cells[cell]}" for token, cell in named if cell != IGNORE) == hinted
 
 
 def test_naming_loss_is_the_mean_over_words_and_slots():

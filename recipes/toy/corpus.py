@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from recipes.toy.dialogue import ask, converse, describe_or_ask, discuss, look_ups
+from recipes.toy.dialogue import ask, converse, describe_as_typed, discuss, look_ups
 from recipes.toy.draw import draw_scene
 from recipes.toy.hints import Hints, first_tokens
 from recipes.toy.language import QuestionAnswer, describe, polish, where
@@ -62,7 +62,7 @@ def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 LOOKING = (list_objects, list_objects, list_objects, list_objects)
 TALKING = (list_objects, converse, description, description)
 DRAFTING = (*TALKING, ask, ask, discuss)
-ASKING = (describe_or_ask, discuss, *(ask,) * 8, look_ups, look_ups)
+ASKING = (describe_as_typed, discuss, *(ask,) * 8, look_ups, look_ups)
 
 
 def content_ids(tokenizer: Any) -> list[int]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from typing import Final
 
 from recipes.toy.language import QuestionAnswer, caption, describe, polish
+from recipes.toy.phrases import DETAIL_PROMPTS, read_wordings
 from recipes.toy.questions import FAMILIES, LOOKS, Family, Query, look_up, looks_of
 from recipes.toy.scene import Scene
-from recipes.toy.wordings import worded
+from recipes.toy.wordings import INFORMAL, inform, worded
 
 SUGGESTIONS: Final[tuple[str, ...]] = (
     "Describe this image in detail.",
@@ -42,9 +44,12 @@ def ask(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     return (worded(draw_query(scene, rng), rng),)
 
 
-def describe_or_ask(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
-    """Return a description, or as often a question."""
-    return (describe(scene, rng),) if rng.random() < 0.5 else ask(scene, rng)
+def describe_as_typed(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
+    """Return a description; a plain request for it is informal half of the time."""
+    turn = describe(scene, rng)
+    if turn.question in DETAIL_PROMPTS and rng.random() < INFORMAL:
+        turn = replace(turn, question=inform(rng.choice(read_wordings()["training"]["describe"]), rng))
+    return (turn,)
 
 
 def look_ups(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:

@@ -19,7 +19,8 @@ from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, PLURALS, ROW_WORDS
 from recipes.toy.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Column, Row, Scene, Thing
 from specllava.distill.losses import IGNORE
 
-NAMES = 5  # maximum words of one slot
+NAMES = 6  # maximum words of one slot
+PRONOUNS: Final = ("it", "its", "they", "their", "them")
 ASKED_AS: Final = {"evening": "sunset", "raining": "rainy", "snowing": "snowy"}
 
 
@@ -46,7 +47,9 @@ class Hints:
         self.indefinite = set(first_tokens(tokenizer, ("a", "an", "A", "An")).values())
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits = dict(zip(CELLS, digits, strict=True))
+        self.things = {digit: cell for cell, digit in self.digits.items()}
         self.none = self.tokens[NUMBERS[0]]
+        self.pronouns = set(first_tokens(tokenizer, PRONOUNS).values())
         self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
         named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
         self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
@@ -54,7 +57,7 @@ class Hints:
         positions = {word: self.tokens[one] for one, words in (COLUMN_WORDS | ROW_WORDS).items() for word in words}
         # Words of questions, and how name_patches names the slots that show what they ask for.
         self.shown = {word: word for word in self.looks} | {self.tokens[word]: name for word, name in positions.items()}
-        asked = [word for word, token in self.tokens.items() if token in self.shown] + list(named)
+        asked = [*(word for word, token in self.tokens.items() if token in self.shown), *named, *PRONOUNS]
         first = first_tokens(tokenizer, asked)
         plurals = {str(kind): plural for kind, plural in PLURALS.items()}
         # The tokens of a word, behind the picture or a space; a plural is its singular's word.
@@ -67,19 +70,18 @@ class Hints:
     def name_patches(self, scene: Scene) -> Tensor:
         """Return the words of each slot, ``[patches, NAMES]``, padded with ``IGNORE``.
 
-        An object's kind, colour, cell, column and row; without an object the scene's place, weather, time and number.
+        An object's kind, colour, size, cell, column and row; without an object the scene's place, weather, time and
+        number.
         """
         whole = (scene.place, scene.weather, scene.time, NUMBERS[len(scene.things)])
-        scenery = [*(self.tokens[word] for word in whole), IGNORE]
+        scenery = [*(self.tokens[word] for word in whole), IGNORE, IGNORE]
         named = []
         for thing in shown_at(scene, self.side):
             if thing is None:
                 named.append(scenery)
                 continue
-            kind, colour, column, row = (
-                self.tokens[word] for word in (thing.kind, thing.colour, thing.column, thing.row)
-            )
-            named.append([kind, colour, self.digits[thing.column, thing.row], column, row])
+            looks = (thing.kind, thing.colour, thing.size, thing.column, thing.row)
+            named.append([self.digit(thing), *(self.tokens[word] for word in looks)])
         return torch.tensor(named)
 
     def words_of_questions(self, ids: Sequence[int], labels: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -97,9 +99,19 @@ class Hints:
         return words
 
     def cells(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
-        """Return the cells that a conversation refers to, in answers and questions."""
-        hints = zip(self.name_cells(scene, labels), self.find_kinds(scene, ids, labels), strict=True)
-        return [asked if named == IGNORE else named for named, asked in hints]
+        """Return the cells that a conversation refers to, in answers and questions.
+
+        The last token before an answer announces the first object that it refers to, the one before that the second or
+        "no".
+        """
+        named = self.name_cells(scene, labels)
+        found = self.find_kinds(scene, ids, labels, named)
+        digits = [asked if name == IGNORE else name for name, asked in zip(named, found, strict=True)]
+        for start, end in answers_in(labels):
+            referred = list(dict.fromkeys(digit for digit in digits[start - 1 : end] if digit in self.things))
+            if referred:
+                digits[start - 1], digits[start - 2] = [*referred, self.none][:2]
+        return digits
 
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
@@ -140,37 +152,63 @@ class Hints:
                 digits[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
         return digits
 
-    def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int]) -> list[int]:
-        """Return, where a question names a kind or a colour, the cell of the only object that fits, or "no" for none.
+    def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int], named: Sequence[int]) -> list[int]:
+        """Return the cells that questions ask for, from the word that decides on, one a token and then "no".
 
-        Before a kind its colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes"
-        or "no". Before each word of the answer that fits the object named last, its cell again.
+        That is where a question names a kind or a colour, or refers to the last turn with a pronoun. Before a kind its
+        colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes" or "no". Before
+        each word of the answer that fits an object asked for, its cell again.
+
+        Args:
+            named: cells of :meth:`name_cells`.
         """
         digits, words = [IGNORE] * len(ids), self.words_of_questions(ids, labels)
         asked: list[Thing] = []
+        stated: list[Thing] = []  # in this turn's answer
+        last: list[Thing] = []  # objects of the last turn
         kind: set[int] = set()
+        by_digit = {self.digit(thing): thing for thing in scene.things}
         for index, token in enumerate(ids[1:], 1):
             if labels[index] != IGNORE:
-                if len(asked) == 1 and token in self.words(asked[0]) | self.spots(asked[0]):
-                    digits[index - 1] = self.digits[asked[0].column, asked[0].row]
+                # Of several objects, the answer states one after the other.
+                later = asked[asked.index(stated[-1]) :] if stated and stated[-1] in asked else asked
+                fitting = [thing for thing in later if token in self.words(thing) | self.spots(thing)]
+                if fitting:
+                    digits[index - 1] = self.digit(fitting[0])
+                    stated = [*stated, fitting[0]]
+                elif named[index - 1] in by_digit:
+                    stated = [*stated, by_digit[named[index - 1]]]
                 continue
             if labels[index - 1] != IGNORE:
-                asked, kind = [], set()
+                last = asked or list(dict.fromkeys(stated))
+                asked, stated, kind = [], [], set()
             start, word = words.get(index, (index, IGNORE))
             if word in self.scenery:
                 true = self.scenery[word] in (scene.place, scene.weather, scene.time)
                 digits[index] = self.yes if true else self.none
+            if word in self.pronouns and last and not asked and not kind:
+                self._list(last, digits, index)
+                asked = last
+                continue
             if word not in self.looks:
                 continue
             _, before = words.get(start - 1, (start, IGNORE))
             looks = {word, before} & self.looks if word in self.kinds else {word} | kind
             fitting = [thing for thing in scene.things if looks <= self.words(thing)]
-            cell = self.digits[fitting[0].column, fitting[0].row] if fitting else self.none
-            digits[index] = cell if len(fitting) < 2 else IGNORE
+            self._list(fitting, digits, index)
             if word in self.kinds or not kind:
                 asked = fitting
             kind = {word} if word in self.kinds else kind
         return digits
+
+    def _list(self, things: Sequence[Thing], digits: list[int], index: int) -> None:
+        """Write the objects' cells from ``index`` on, one a token, and then "no"."""
+        cells = [*map(self.digit, things), self.none]
+        digits[index : index + len(cells)] = cells[: len(digits) - index]
+
+    def digit(self, thing: Thing) -> int:
+        """Return the token of an object's cell."""
+        return self.digits[thing.column, thing.row]
 
     def words(self, thing: Thing) -> set[int]:
         """Return the tokens of an object's appearance."""
@@ -180,6 +218,13 @@ class Hints:
         """Return the tokens of an object's size, column and row."""
         position = (*COLUMN_WORDS[thing.column], *ROW_WORDS[thing.row])
         return {self.tokens[word] for word in (thing.size, *position)}
+
+
+def answers_in(labels: Sequence[int]) -> list[tuple[int, int]]:
+    """Return first position, and the one after the last, of each answer."""
+    starts = [at for at in range(1, len(labels)) if labels[at - 1] == IGNORE != labels[at]]
+    ends = [at for at in range(1, len(labels) + 1) if labels[at - 1] != IGNORE and (*labels, IGNORE)[at] == IGNORE]
+    return list(zip(starts, ends, strict=True))
 
 
 def naming_loss(logits: Tensor, labels: Tensor, scenery: float) -> Tensor:

@@ -313,7 +313,7 @@ def _unknowable(scene: Scene, rng: random.Random) -> Query:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    *(_look("colour"), _count, _side, _neighbour, _exists, _exists_coloured, _which_colour, _larger) * 2,
-    *(_weather, _time, _place, _things) * 2, *(_is_colour, _unknowable) * 3,
-    _look("size"), _total, _where, _same_colour,
+    *(_look("colour"), _look("size"), _count, _exists_coloured, _which_colour, _same_colour, _things) * 2,
+    *(_weather, _time, _place, _exists) * 2, *(_side, _neighbour, _larger, _unknowable) * 4,
+    *(_is_colour,) * 2, _total, _where,
 )  # fmt: skip

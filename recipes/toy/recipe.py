@@ -50,7 +50,7 @@ class ToyRecipe:
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
-    asking: LoopConfig = field(default_factory=lambda: LoopConfig(7_000, 6e-4, warmup=50, seed=8, checkpoint_every=50))
+    asking: LoopConfig = field(default_factory=lambda: LoopConfig(10_000, 6e-4, warmup=50, seed=8, checkpoint_every=50))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
     eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
