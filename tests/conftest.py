@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.browser import Visit, Visitor, free_port, visits
+from support.browser import Visit, Visitor, visits
 
 if TYPE_CHECKING:
     from specllava.models.options import DTypeName
@@ -111,6 +111,7 @@ def state(shipped: Callable[[DTypeName], Pair]) -> PageState:
 @pytest.fixture(scope="session")
 def server(state: PageState) -> Iterator[str]:
     """The address of the page as it ships."""
+    from benchmarks.shared.command import free_port
     from visual.page.page import build_page
     from visual.page.serve import serve
 

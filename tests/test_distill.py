@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from support import checkpoints, models
 from support.amount import sample
-from support.distilling import arguments, distillation_loss, rows, same, weights, write_data, write_pair
+from support.checkpoints import weights_of
+from support.distilling import arguments, distillation_loss, rows, same, write_data, write_pair
 from torch.utils._pytree import tree_leaves
 
 from recipes.toy.build import build_processor, special_ids
@@ -595,7 +596,7 @@ def test_a_kill_after_the_last_step_costs_nothing(root, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train, "_accumulate_gradients", lambda *_: pytest.fail("a step was done again"))
         assert main(arguments(root, tmp_path / "run")) == 0
-    assert same(weights(tmp_path / "run" / "last"), weights(root / "whole" / "last"))
+    assert same(weights_of(tmp_path / "run" / "last"), weights_of(root / "whole" / "last"))
 
 
 def test_the_projector_alone_learns_and_the_target_answers(root, tmp_path):
@@ -603,7 +604,7 @@ def test_the_projector_alone_learns_and_the_target_answers(root, tmp_path):
     assert main(arguments(root, tmp_path / "run", **options)) == 0
     answers = (tmp_path / "run" / "work" / "answers-0-of-1.jsonl").read_text().splitlines()
     assert len(answers) == report(tmp_path / "run").rows == 12  # what six steps of two rows need
-    before, after = weights(root / "draft"), weights(tmp_path / "run" / "last")
+    before, after = weights_of(root / "draft"), weights_of(tmp_path / "run" / "last")
     moved = {name for name, weight in before.items() if not torch.equal(weight, after[name])}
     assert moved == {name for name in before if "multi_modal_projector" in name}
 
@@ -611,7 +612,7 @@ def test_the_projector_alone_learns_and_the_target_answers(root, tmp_path):
 @pytest.mark.usefixtures("own_precision")
 def test_bfloat16_computes_and_leaves_float32_weights(root, tmp_path):
     assert main(arguments(root, tmp_path / "run", precision="bf16")) == 0
-    assert {weight.dtype for weight in weights(tmp_path / "run" / "last").values()} == {torch.float32}
+    assert {weight.dtype for weight in weights_of(tmp_path / "run" / "last").values()} == {torch.float32}
     ours, theirs = ([point["loss"] for point in report(run).curve] for run in (tmp_path / "run", root / "whole"))
     assert ours != theirs and ours == pytest.approx(theirs, rel=0.05)
     draft = fresh_feature_draft(models.target()).float()
@@ -640,7 +641,7 @@ def test_a_new_draft_loads_and_learns_on(root, tmp_path, options):
         return
     assert len(draft.guessable) == 40
     assert main(arguments(root, tmp_path / "more", draft=tmp_path / "one" / "last", **new)) == 0
-    assert not same(weights(tmp_path / "one" / "last"), weights(tmp_path / "more" / "last"))
+    assert not same(weights_of(tmp_path / "one" / "last"), weights_of(tmp_path / "more" / "last"))
 
 
 # ------------------------------------------------------------------------------------------- validation
@@ -746,4 +747,4 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(root
     step = int(line.split(" at step ")[1].split(";")[0])
     kept = torch.load(tmp_path / "run" / "work" / "last.pt", weights_only=True)
     assert kept["step"] == step > 0 and all(bool(one.isfinite().all()) for one in kept["parts"][0].values())
-    assert same(weights(tmp_path / "run" / "draft"), weights(root / "draft"))  # the best that was validated
+    assert same(weights_of(tmp_path / "run" / "draft"), weights_of(root / "draft"))  # the best that was validated

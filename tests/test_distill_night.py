@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.distilling import arguments, same, weights, write_data, write_pair
+from support.checkpoints import weights_of
+from support.distilling import arguments, same, write_data, write_pair
 
 from specllava.cli.main import main
 from specllava.distill.config import Report
@@ -57,8 +58,8 @@ def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(root,
     for a, b in zip(two.checks, one.checks, strict=True):
         assert (a.step, a.tokens) == (b.step, b.tokens)
         assert a.kl == pytest.approx(b.kl, rel=1e-3)
-    other = weights(tmp_path / "one" / "last")
-    for name, weight in weights(tmp_path / "two" / "last").items():
+    other = weights_of(tmp_path / "one" / "last")
+    for name, weight in weights_of(tmp_path / "two" / "last").items():
         torch.testing.assert_close(weight, other[name], rtol=1e-2, atol=1e-4)
 
 
@@ -80,6 +81,6 @@ def test_a_run_killed_in_the_middle_ends_with_the_same_weights(root):
     assert step in (2, 4) and not (output / "last").exists() and Report.read(output / "report.json").state == "running"
     assert main(arguments(root, output)) == 0
     for draft in ("draft", "last"):
-        assert same(weights(output / draft), weights(whole / draft))
+        assert same(weights_of(output / draft), weights_of(whole / draft))
     one, other = Report.read(output / "report.json"), Report.read(whole / "report.json")
     assert one.checks == other.checks and one.curve == other.curve and one.left_out == other.left_out

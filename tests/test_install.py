@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 import tyro
 from packaging.requirements import Requirement
-from support.browser import free_port
 from support.visual_traces import SETTING
 
 import app
+from benchmarks.shared.command import free_port
 from specllava.cli.options import PageOptions
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,13 +78,6 @@ class Visit:
 
 
 Visitor = Callable[..., Visit]
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def assert_accessible(page: Any, context: str | None = None, schemes: Sequence[str] = ("light", "dark")) -> None:

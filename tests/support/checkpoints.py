@@ -54,19 +54,15 @@ CLIP_IMAGES = {
 
 
 @cache
-def spelling(also: str = "") -> str:
-    """The ``tokenizer.json`` of a sentencepiece-like BPE: 384 pieces with byte fallback, as a Llama's 32000.
-
-    Args:
-        also: more text to learn pieces from, for a tokenizer that differs.
-    """
+def spelling() -> str:
+    """The ``tokenizer.json`` of a sentencepiece-like BPE: 384 pieces with byte fallback, as a Llama's 32000."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # to learn alone: no piece goes over the end of a word
     bytes_ = [f"<0x{value:02X}>" for value in range(256)]
     trainer = trainers.BpeTrainer(
         vocab_size=WORDS, special_tokens=["<unk>", "<s>", "</s>", *bytes_], show_progress=False
     )
-    tokenizer.train_from_iterator([*(TEXT.split(".")), also] * 3, trainer)
+    tokenizer.train_from_iterator(TEXT.split(".") * 3, trainer)
     assert tokenizer.get_vocab_size() == WORDS
     tokenizer.pre_tokenizer = None
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -82,9 +78,9 @@ def spelling(also: str = "") -> str:
     return str(tokenizer.to_str())
 
 
-def write_tokenizer(directory: Path, seeing: bool, also: str = "") -> None:
+def write_tokenizer(directory: Path, seeing: bool) -> None:
     """Tokenizer files of a Llama, or with ``seeing`` of a LLaVA: <image> and <pad> behind the words."""
-    raw = json.loads(spelling(also))
+    raw = json.loads(spelling())
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     if seeing:
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -174,25 +170,19 @@ def write_llava(
 
 
 def write_llama(
-    directory: Path,
-    seed: int = 0,
-    layers: int = 1,
-    hidden: int = 32,
-    also: str = "",
-    parts: dict[str, Tensor] | None = None,
+    directory: Path, layers: int = 1, hidden: int = 32, parts: dict[str, Tensor] | None = None
 ) -> Path:
     """A random plain Llama, with the tokenizer of the LLaVAs without their two tokens.
 
     Args:
-        also: more text for its tokenizer, which then differs.
         parts: weights by name in place of random ones.
     """
     directory.mkdir(parents=True)
     write(directory / "config.json", {**text_fields(layers, hidden, WORDS), "bos_token_id": 0, "pad_token_id": 1})
     write(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1})
-    weights = randomised(seeded(LlamaForCausalLM, AutoConfig.from_pretrained(directory), seed), seed)
+    weights = randomised(seeded(LlamaForCausalLM, AutoConfig.from_pretrained(directory), 0), 0)
     write_weights(directory, weights | (parts or {}))
-    write_tokenizer(directory, seeing=False, also=also)
+    write_tokenizer(directory, seeing=False)
     return directory
 
 
@@ -212,9 +202,9 @@ def speaker_of(directory: Path) -> dict[str, Tensor]:
     return {name: one[:WORDS] if one.shape[0] == PADDED else one for name, one in found.items()}
 
 
-def noisy(weights: dict[str, Tensor], amount: float, seed: int = 0) -> dict[str, Tensor]:
+def noisy(weights: dict[str, Tensor], amount: float) -> dict[str, Tensor]:
     """Nearly the same weights: a model that agrees now and then."""
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(0)
     return {name: (one + amount * torch.randn(one.shape, generator=source)).half() for name, one in weights.items()}
 
 

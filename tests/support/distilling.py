@@ -70,16 +70,6 @@ def arguments(root: Path, output: Path, **options: Any) -> list[str]:
     return words
 
 
-def weights(directory: Path) -> dict[str, torch.Tensor]:
-    """Of a draft that was saved."""
-    from safetensors.torch import load_file
-
-    found: dict[str, torch.Tensor] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        found |= load_file(file)
-    return found
-
-
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

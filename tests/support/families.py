@@ -336,9 +336,9 @@ def pieces(also: str = "") -> Tokenizer:
 
 
 @cache
-def spelled(also: str = "") -> Tokenizer:
+def spelled() -> Tokenizer:
     """A sentencepiece-like BPE with byte fallback, as Gemma's: spaces are letters, and no word begins with one more."""
-    raw = json.loads(spelling(also))
+    raw = json.loads(spelling())
     words = sorted(raw["model"]["vocab"], key=raw["model"]["vocab"].get)[3 : 3 + WORDS]  # behind <unk>, <s> and </s>
     raw["model"]["vocab"] = {word: number for number, word in enumerate(words)}
     raw["model"]["merges"] = [pair for pair in raw["model"]["merges"] if "".join(pair) in raw["model"]["vocab"]]
@@ -355,7 +355,7 @@ def write_tokenizer(directory: Path, family: TokensName, also: str = "") -> None
         also: more text to learn pieces from, for a tokenizer that differs.
     """
     kind, ids = KINDS[family], token_ids(family)
-    words = spelled(also) if kind.tokenizer == "GemmaTokenizer" else pieces(also)
+    words = spelled() if kind.tokenizer == "GemmaTokenizer" else pieces(also)
     raw = json.loads(words.to_str())
     raw["model"]["vocab"] = {token: number for token, number in ids.items() if token in kind.first} | {
         piece: number + len(kind.first) for piece, number in raw["model"]["vocab"].items()
@@ -461,11 +461,11 @@ def write_text_model(
     return directory
 
 
-def write_speaker(directory: Path, family: FamilyName, seed: int = 0, layout: Layout = SPEAKER) -> Path:
+def write_speaker(directory: Path, family: FamilyName) -> Path:
     """A random language model with the family's kind of decoder and its tokens."""
     kind = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"} | dict.fromkeys(QWEN3S, "qwen3")
-    fields = text_fields(family, layout)
-    _write_model(directory, fields | {"model_type": kind.get(family, fields["model_type"])}, family, seed)
+    fields = text_fields(family, SPEAKER)
+    _write_model(directory, fields | {"model_type": kind.get(family, fields["model_type"])}, family, 0)
     write_tokenizer(directory, family)
     return directory
 

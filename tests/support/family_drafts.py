@@ -40,10 +40,10 @@ def write_data(root: Path, rows: int) -> None:
     (root / "data.json").write_text(json.dumps([row(number) for number in range(rows)]))
 
 
-def write_target(directory: Path, family: AnyFamily, layers: int = 2) -> Path:
+def write_target(directory: Path, family: AnyFamily) -> Path:
     if family in checkpoints.FAMILIES:
-        return checkpoints.write_llava(directory, family, layers=layers)
-    return families.write_checkpoint(directory, family, layout=families.Layout(layers=layers))
+        return checkpoints.write_llava(directory, family, layers=2)
+    return families.write_checkpoint(directory, family, layout=families.Layout(layers=2))
 
 
 def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) -> Path:
