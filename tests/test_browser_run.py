@@ -20,6 +20,7 @@ CONTROLS = (
 )
 SEEN = """(() => {
   const [sizes, words] = [new Set(), []];
+  let answer = ""; // its tokens may be pieces of words
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const one = texts.currentNode.parentElement;
@@ -27,10 +28,11 @@ SEEN = """(() => {
         && one.checkVisibility() && one.getClientRects().length
         && !one.closest(".spoken, .nodes, script, style, [aria-hidden=true].tab-container")) {
       sizes.add(getComputedStyle(one).fontSize);
-      words.push(...texts.currentNode.data.split(/\\s+/).filter((word) => /\\w/.test(word)));
+      if (one.closest(".token")) answer += texts.currentNode.data;
+      else words.push(texts.currentNode.data);
     }
   }
-  return [[...sizes], words.length];
+  return [[...sizes], [...words, answer].join(" ").split(/\\s+/).filter((word) => /\\w/.test(word)).length];
 })()"""
 
 

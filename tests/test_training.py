@@ -239,7 +239,7 @@ def test_naming_loss_is_the_mean_over_words_and_slots():
 def first_heads(processor, looking):
     """A target, a batch, what its layers read, and transformers' own attention of their first heads."""
     packed = PackedBatches(processor, 6, 4, (discuss, look_ups, ask))
-    batch, model = packed(0), copy.deepcopy(looking)
+    batch, model = packed(1), copy.deepcopy(looking)
     batch["pixel_values"] = batch["pixel_values"].double()
     model.set_attn_implementation("eager")
     with torch.no_grad():

@@ -201,7 +201,8 @@ def later_turns(scene: Scene, rng: random.Random) -> Iterator[Trial]:
     for number, (query, turn) in list(enumerate(asked))[1:]:
         history = tuple(before for _, before in asked[:number])
         earlier = telling_words(" ".join(f"{before.question} {before.answer}" for before in history))
-        own = set.intersection(*map(telling_words, query.answers)) | telling_words(turn.question)
+        answers = [telling_words(answer) for answer in query.answers]
+        own = set.intersection(*answers) | set.union(*answers) & {*COLOURS} | telling_words(turn.question)
         if not own & earlier:
             yield Trial("later turn", query.form, Asked(scene, turn.question, history), query.answers)
 
