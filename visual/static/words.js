@@ -100,8 +100,9 @@ function number(tree, view, at, node) {
 function wish(tree, view, at, node) {
   const lit = view.lit?.includes(node);
   const tight = at.column < 76;
-  const size = lit ? (tight ? 15 : 18) : Math.min(15, at.size);
   const sign = tree.same[node] ? (tight ? "" : "= ") : "≠ ";
+  const wide = textWidth(sign + tree.wish[node], 15) > at.column;
+  const size = wide ? 13 : lit ? (tight ? 15 : 18) : Math.min(15, at.size);
   const y = at.y[node] + at.radius + 19.5;
   const text = write(at.x[node], y, "", `wish${lit ? " lit" : ""}`, { anchor: "middle", size });
   text.append(svg("tspan", { class: tree.same[node] ? "" : "refused" }, sign), svg("tspan", {}, tree.wish[node]));
