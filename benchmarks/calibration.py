@@ -147,13 +147,10 @@ def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...
     """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
     counted = [Bin()] * bins
     for trace in traces:
-        for step in trace.steps:
-            path = set(step.emitted_nodes)
-            for node in (child for judged in judged_nodes(step) for child in judged.children):
-                q = math.exp(step.tree.log_probs[node])
-                index = min(int(q * bins), bins - 1)
-                old = counted[index]
-                counted[index] = Bin(old.tested + 1, old.accepted + (node in path), old.promised + q)
+        for _, _, q, accepted in verdicts(trace):
+            index = min(int(q * bins), bins - 1)
+            old = counted[index]
+            counted[index] = Bin(old.tested + 1, old.accepted + accepted, old.promised + q)
     return tuple(counted)
 
 

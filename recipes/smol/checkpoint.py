@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, pre_tokenizers
 from torch import Tensor
 from transformers import (
-    CLIPImageProcessorPil,
     LlamaForCausalLM,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -21,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from recipes.toy.build import llava_processor
 from specllava.models.tokens import IMAGE_MARKER
 
 WEIGHTS, SETTINGS = "sight.safetensors", "sight.json"
@@ -52,20 +52,7 @@ def smol_processor(
     Raises:
         ValueError: the tokenizer is not SmolLM2's.
     """
-    images = CLIPImageProcessorPil(
-        size={"shortest_edge": image_size},
-        crop_size={"height": image_size, "width": image_size},
-        image_mean=[0.5, 0.5, 0.5],
-        image_std=[0.5, 0.5, 0.5],
-    )
-    return LlavaProcessor(
-        image_processor=images,
-        tokenizer=_with_image_token(tokenizer, context),
-        patch_size=patch_size,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=CHAT_TEMPLATE,
-    )
+    return llava_processor(_with_image_token(tokenizer, context), image_size, patch_size, CHAT_TEMPLATE)
 
 
 def _with_image_token(tokenizer: PreTrainedTokenizerBase, context: int) -> PreTrainedTokenizerFast:

@@ -52,19 +52,26 @@ def build_tokenizer(recipe: ToyRecipe) -> PreTrainedTokenizerFast:
 
 def build_processor(recipe: ToyRecipe) -> LlavaProcessor:
     """Build tokenizer, image processor and chat template, in the form of a LLaVA checkpoint."""
+    return llava_processor(build_tokenizer(recipe), recipe.image_size, recipe.patch_size, CHAT_TEMPLATE)
+
+
+def llava_processor(
+    tokenizer: PreTrainedTokenizerFast, image_size: int, patch_size: int, chat_template: str
+) -> LlavaProcessor:
+    """Build the processor of a LLaVA whose pictures are squares."""
     images = CLIPImageProcessorPil(
-        size={"shortest_edge": recipe.image_size},
-        crop_size={"height": recipe.image_size, "width": recipe.image_size},
+        size={"shortest_edge": image_size},
+        crop_size={"height": image_size, "width": image_size},
         image_mean=[0.5, 0.5, 0.5],
         image_std=[0.5, 0.5, 0.5],
     )
     return LlavaProcessor(
         image_processor=images,
-        tokenizer=build_tokenizer(recipe),
-        patch_size=recipe.patch_size,
+        tokenizer=tokenizer,
+        patch_size=patch_size,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
     )
 
 

@@ -46,7 +46,7 @@ class Hints:
         self.definite = {tokenizer.encode(word, add_special_tokens=False)[0] for word in (" the", " The", "The")}
         self.indefinite = set(first_tokens(tokenizer, ("a", "an", "A", "An")).values())
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
-        self.digits = dict(zip(CELLS, digits, strict=True))
+        self.digits: dict[tuple[Column, Row], int] = dict(zip(CELLS, digits, strict=True))
         self.things = {digit: cell for cell, digit in self.digits.items()}
         self.none = self.tokens[NUMBERS[0]]
         self.pronouns = set(first_tokens(tokenizer, PRONOUNS).values())

@@ -94,11 +94,9 @@ def with_articles(sentence: str) -> str:
     return _ARTICLE.sub(r"\1n ", sentence)
 
 
-def where(thing: Thing, rng: random.Random, with_row: bool = True) -> str:
+def where(thing: Thing, rng: random.Random) -> str:
     """Word the position of an object in the picture, such as "on the left at the front"."""
     column = rng.choice(phrases.COLUMN_PHRASES[thing.column])
-    if not with_row:
-        return column
     row = rng.choice(phrases.ROW_PHRASES[thing.row])
     return f"{column} {row}" if rng.random() < 0.5 else f"{row} {column}"
 

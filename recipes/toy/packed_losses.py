@@ -13,7 +13,7 @@ from transformers import LlavaForConditionalGeneration
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from recipes.toy.corpus import packed_mask
-from recipes.toy.hints import NAMES, Hints, naming_loss
+from recipes.toy.hints import Hints, naming_loss
 from recipes.toy.recipe import ToyRecipe
 from specllava.distill.losses import IGNORE, Batch, Losses, answer_positions
 from specllava.models.drafts.draft_vlm import DraftLlava
@@ -163,15 +163,10 @@ def draft_losses(draft: DraftLlava, batch: Batch, tower_model: LlavaForCondition
     layers = packed_states(draft, batch, tower_model)
     predicting, words = answer_positions(layers[-1], batch["labels"])  # [answers, hidden], [answers]
     answers = F.cross_entropy(draft.lm_head(predicting).float(), words)
-    naming = slot_loss(draft, layers[0], batch, scenery)
-    return {"loss": answers + naming, "answers": answers, "naming": naming}
-
-
-def slot_loss(draft: DraftLlava, embeds: Tensor, batch: Batch, scenery: float) -> Tensor:
-    """Return the loss of the words for what slots show, read from ``embeds [batch, length, hidden]``."""
     slots = batch["input_ids"].eq(draft.config.image_token_id)
-    read = draft.model.language_model.norm(embeds[slots])  # [slots, hidden]
-    return naming_loss(draft.lm_head(read), batch["patch_names"][..., :NAMES].flatten(0, 1), scenery)
+    read = draft.model.language_model.norm(layers[0][slots])  # [slots, hidden]
+    naming = naming_loss(draft.lm_head(read), batch["patch_names"].flatten(0, 1), scenery)
+    return {"loss": answers + naming, "answers": answers, "naming": naming}
 
 
 def packed_states(

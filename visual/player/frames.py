@@ -29,7 +29,7 @@ from specllava.token_text import TextJoiner, shorten_bytes
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Draw, Grounding, StepTrace
 from visual.player.labels import counted, strip_bidi, token_label
 from visual.player.recorded import Recorded
-from visual.player.sentences import announcement, headline, node_words, phase_words
+from visual.player.sentences import announcement, headline, milliseconds, node_words, phase_words
 from visual.player.tour import Tour, tour_step
 from visual.player.tree import StepTree, nodes_csv
 
@@ -147,6 +147,7 @@ class FrameList:
             "end", ending=ending, headline=words.data(), announce=strip_bidi(announcement(words, together)),
             parted=same.position if parted and same else None, beats=beats,
             file=race_json(alone, together, lead.image), csv=nodes_csv(lead),
+            took={lane: milliseconds(traces[lane].decode_seconds) for lane in self._lanes},
         )  # fmt: skip
         self.frames += grounding_frames(lead)
 

@@ -134,16 +134,15 @@ function createTimeline(root) {
       block.classList.toggle("on", on);
       if (on && number % 2) done += 1;
     });
-    const last = timed && race.end;
-    count(first, last ? race.passes.length : alone, race.end ? race.passes.length : alone, last && race.passes.at(-1));
-    count(second, last ? race.steps.length : done, race.end ? race.steps.length : done, last && race.steps.at(-1));
+    const took = timed && race.end ? race.end.took : null; // by lane, in words
+    count(first, took ? race.passes.length : alone, race.end ? race.passes.length : alone, took?.[ALONE]);
+    count(second, took ? race.steps.length : done, race.end ? race.steps.length : done, took?.[race.lead]);
     time.classList.toggle("only-alone", passes !== null);
   }
 
-  function count(element, number, of, last) {
-    const took = last && !narrow() ? `, ${duration(last.end)}` : "";
+  function count(element, number, of, took) {
     const passes = ` ${of === 1 ? "pass" : "passes"}`;
-    const rest = number === of ? passes + took : ` of ${of}${narrow() ? "" : passes}`;
+    const rest = number === of ? passes + (took && !narrow() ? `, ${took}` : "") : ` of ${of}${narrow() ? "" : passes}`;
     element.replaceChildren(html("b", {}, String(number)), rest);
   }
 
@@ -152,11 +151,6 @@ function createTimeline(root) {
 
 function blockAt(x, width, name) {
   return svg("rect", { x: x + 0.7, y: 0, width: Math.max(0.5, width - 1.6), height: 12, class: name });
-}
-
-function duration(seconds) {
-  if (seconds >= 1) return `${seconds.toFixed(1)} s`;
-  return `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
 }
 
 // Ticks of the slider: tokens per step with a cap of the large model's own, or plain dots.
