@@ -351,15 +351,12 @@ def _clock(alone: DecodeTrace, together: DecodeTrace, live: bool) -> tuple[str, 
     times = f"{milliseconds(after)} instead of {milliseconds(before)}"
     if f"{ratio:.1f}" == "1.0":
         return f"As fast as alone {where}: {times}. What would it be on my GPU?", "pay"
-    if ratio > 1:
-        return f"{ratio:.1f} times as fast {where}: {times}.", ""
     totals = summarise([together])
-    width = round(totals.drafted / totals.target_passes) + 1
-    cost = pass_ratio(summarise([alone]), totals)
-    line = (
-        f"The clock says {ratio:.1f} times as fast {where}: a pass over {counted(width, 'token')} costs {cost:.1f}"
-        " times one over a single token here"
-    )
+    width = counted(round(totals.drafted / totals.target_passes) + 1, "token")
+    cost = f"a pass over {width} costs {pass_ratio(summarise([alone]), totals):.1f} times one over a single token"
+    if ratio > 1:
+        return f"{ratio:.1f} times as fast {where}: {times}. Guessing takes time, and {cost}.", ""
+    line = f"The clock says {ratio:.1f} times as fast {where}: {cost} here"
     if together.setting.device != "cpu":
         return f"{line}.", ""
     return f"{line}, and about once on a GPU. What would it be on mine?", "pay"

@@ -124,7 +124,9 @@ function createTimeline(root) {
   // their seconds are named.
   function show(clock, { passes = null, timed = false } = {}) {
     build();
-    const alone = passes ?? race.passes.filter(({ end }) => end <= clock + 1e-9).length;
+    const took = timed && race.end ? race.end.took : null; // by lane, in words
+    const past = took ? race.passes.length : race.passes.filter(({ end }) => end <= clock + 1e-9).length;
+    const alone = passes ?? past;
     [...above.children].forEach((block, number) => block.classList.toggle("on", number < alone));
     let done = 0;
     [...below.children].forEach((block, number) => {
@@ -134,8 +136,7 @@ function createTimeline(root) {
       block.classList.toggle("on", on);
       if (on && number % 2) done += 1;
     });
-    const took = timed && race.end ? race.end.took : null; // by lane, in words
-    count(first, took ? race.passes.length : alone, race.end ? race.passes.length : alone, took?.[ALONE]);
+    count(first, alone, race.end ? race.passes.length : alone, took?.[ALONE]);
     count(second, took ? race.steps.length : done, race.end ? race.steps.length : done, took?.[race.lead]);
     time.classList.toggle("only-alone", passes !== null);
   }

@@ -104,11 +104,18 @@ function wish(tree, view, at, node) {
   const wide = textWidth(sign + tree.wish[node], 15) > at.column;
   const size = wide ? 13 : lit ? (tight ? 15 : 18) : Math.min(15, at.size);
   const y = at.y[node] + at.radius + 19.5;
-  const text = write(at.x[node], y, "", `wish${lit ? " lit" : ""}`, { anchor: "middle", size });
+  const name = lit ? "wish lit" : refusedBefore(tree, node) ? "pale" : "wish";
+  const text = write(at.x[node], y, "", name, { anchor: "middle", size });
   text.append(svg("tspan", { class: tree.same[node] ? "" : "refused" }, sign), svg("tspan", {}, tree.wish[node]));
   if (!lit) return [text];
   const half = textWidth(sign + tree.wish[node], size) / 2 + 2;
   return [text, svg("path", { d: `M${at.x[node] - half} ${y + 6}H${at.x[node] + half}`, class: "lit-line" })];
+}
+
+// Whether a guess follows one that the large model's own word refuses.
+function refusedBefore(tree, node) {
+  const above = tree.parent[node];
+  return above > 0 && (!tree.same[above] || refusedBefore(tree, above));
 }
 
 function uprightWord(tree, view, at, kind, node) {
