@@ -53,9 +53,9 @@ class ToyRecipe:
     asking: LoopConfig = field(default_factory=lambda: LoopConfig(10_000, 6e-4, warmup=50, seed=8, checkpoint_every=50))
     draft: LoopConfig = field(default_factory=lambda: LoopConfig(700, 2e-3, warmup=50, seed=2))
     distill: LoopConfig = field(default_factory=lambda: LoopConfig(500, 1e-3, warmup=50, seed=3))
-    eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(1_500, 2e-3, warmup=50, seed=5))
-    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(1_200, 2e-3, warmup=50, seed=6))
-    eagle_compressed: LoopConfig = field(default_factory=lambda: LoopConfig(300, 1e-3, warmup=20, seed=7))
+    eagle_short: LoopConfig = field(default_factory=lambda: LoopConfig(900, 2e-3, warmup=50, seed=5))
+    eagle: LoopConfig = field(default_factory=lambda: LoopConfig(600, 2e-3, warmup=50, seed=6))
+    eagle_compressed: LoopConfig = field(default_factory=lambda: LoopConfig(200, 1e-3, warmup=20, seed=7))
     short_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=4))
     long_rollout: FeatureObjective = field(default_factory=lambda: FeatureObjective(1.0, 0.1, rollout=8))
 
