@@ -83,7 +83,6 @@ class LoadOptions(DraftReading):
 OperatorName = Literal["prune", "pool", "conv", "resampler", "text", "merge"]
 CompressorKind = Literal[OperatorName, "gate"]
 KINDS: Final[tuple[CompressorKind, ...]] = (*get_args(OperatorName), "gate")
-RETIRED: Final = frozenset({"weighted_ratio"})  # options of operators that are gone, which drafts on disk still name
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +131,10 @@ class CompressorConfig:
         Raises:
             ValueError: an option that is not known, and as above.
         """
-        named = {name: value for name, value in settings.items() if name not in RETIRED}
-        if unknown := sorted({*named} - {one.name for one in fields(cls)}):
+        if unknown := sorted({*settings} - {one.name for one in fields(cls)}):
             raise ValueError(f"the compressor has no option {unknown[0]}")
-        branches = {"branches": tuple(named["branches"])} if "branches" in named else {}
-        return cls(**{**named, **branches})
+        branches = {"branches": tuple(settings["branches"])} if "branches" in settings else {}
+        return cls(**{**settings, **branches})
 
     def settings(self) -> dict[str, Any]:
         """Return the options as JSON data for a model's configuration."""
