@@ -91,7 +91,7 @@ def test_a_run_ends_with_what_the_target_says(page: PageState, pair: Pair, warne
     end = next(json.loads(frame) for frame in frames if '"kind":"end"' in frame)
     alone = pair.generate(PICTURE, "How many objects are there?", replace(SHORT, drafter="none"))
     assert json.loads(end["file"])["speculative"]["text"] == alone.text
-    assert end["ending"] == "finished" and not warned and not page.runs.is_on("me")
+    assert end["ending"] == "finished" and not warned and "me" not in page.runs._latest
     line = json.loads(caplog.records[-1].message)
     assert (line["run"], line["outcome"], line["tokens"]) == ("race", "finished", len(alone.token_ids))
     assert "objects" not in caplog.text
@@ -133,7 +133,7 @@ def test_a_failure_is_one_line_for_the_visitor_and_no_run_is_left(page: PageStat
 
     bad = replace(page, backend=lambda: broken(None))
     assert list(run_frames(bad, asked(bad))) == []
-    assert warned == ["Something went wrong and the run was stopped. Please try again."] and not bad.runs.is_on("me")
+    assert warned == [run.FAILED] and "me" not in bad.runs._latest
     assert list(run_frames(page, asked(page, question="x" * 30_000))) == []
     assert warned[-1].startswith("This cannot run: the question has more than 20,000 characters")
     gone = replace(asked(page), picture="/nowhere/gone.png")
@@ -166,7 +166,7 @@ def test_a_follow_up_without_a_dialogue_is_refused(page: PageState, warned: list
     for dialogue, line in ((None, LOST), (Dialogue(), NONE_YET)):
         given = (visitor(), page.runs.ask("me"), True, str(PICTURE), "And now?", dialogue, *default_settings())
         assert list(Handlers(page).run(*given)) == []
-        assert warned[-1] == f"This cannot run: {line}" and not page.runs.is_on("me")
+        assert warned[-1] == f"This cannot run: {line}" and "me" not in page.runs._latest
 
 
 def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_a_comparison_that_fails_says_so_in_one_line(page: PageState, warned: li
 
     page, given = replace(page, backend=broken), ("Rules", "depth", ON_QUESTION, *default_settings())
     assert list(compare_runs(page, "me", page.runs.ask("me"), None, "What?", None, *given)) == []
-    assert warned == [run.OUT_OF_MEMORY] and not page.runs.is_on("me")
+    assert warned == [run.OUT_OF_MEMORY] and "me" not in page.runs._latest
 
 
 def test_measure_shows_the_run_on_the_stage(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:

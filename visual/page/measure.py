@@ -14,7 +14,7 @@ import gradio as gr
 
 from specllava.config import RULE_CHOICES, SWEEP_VALUES, DecodingConfig
 from specllava.files import SCENES
-from specllava.metrics import RunTotals, compare, pooled_ratio, speedup, summarise
+from specllava.metrics import compare, pooled_ratio, speedup, summarise
 from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
@@ -67,13 +67,9 @@ class Row:
         """Return how many times as fast it was by the clock, with the ends of the interval over prompts."""
         if len(self.runs) < 2:
             return speedup(summarise(self.alone), summarise(self.runs)), math.nan, math.nan
-        alone, own = ([_rate(summarise([one])) for one in lane] for lane in (self.alone, self.runs))
-        pooled = pooled_ratio(alone, own)
+        lanes = ([summarise([one]) for one in lane] for lane in (self.alone, self.runs))
+        pooled = pooled_ratio(*([(float(one.step_tokens), one.decode_seconds) for one in lane] for lane in lanes))
         return pooled.value, pooled.low, pooled.high
-
-
-def _rate(totals: RunTotals) -> tuple[float, float]:
-    return float(totals.step_tokens), totals.decode_seconds
 
 
 # --- what is computed ---------------------------------------------------------------------------
@@ -332,7 +328,7 @@ def _pays() -> None:
         empty = [name for name, one in zip(pays.FIELDS, given, strict=True) if one <= 0]
         known = pays.numbers(model, gpu)
         line = f"Please fill in, above 0: {', '.join(empty)}." if empty else pays.verdict(given, known)
-        return f"## {line}", pays.assumptions(model, gpu, given), pays.start_lines(model)
+        return f"## {line}", pays.assumptions(model, gpu, given), f"python app.py --preset {pays.MODELS[model].preset}"
 
     with gr.Row(elem_classes="measure", elem_id="pays"):
         with gr.Column(scale=2, min_width=280):

@@ -19,16 +19,7 @@ from specllava.files import SPLITS, scene_images
 from specllava.models.images import is_animated, open_image
 from visual.page.api import connect_api
 from visual.page.measure import measure_tab
-from visual.page.run import (
-    COMPUTES,
-    PICTURE_PIXELS,
-    QUICK,
-    Asked,
-    connect_run,
-    refusal_line,
-    run_frames,
-    session_of,
-)  # fmt: skip
+from visual.page.run import COMPUTES, PICTURE_PIXELS, QUICK, Asked, connect_run, refusal_line, run_frames, session_of
 from visual.page.settings import FIELDS, read_draft, read_settings
 from visual.page.state import Dialogue, PageState, opened_dialogue
 from visual.player.frames import data_address, grounding_frames, race_frames, waiting_frames

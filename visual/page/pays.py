@@ -92,8 +92,3 @@ def assumptions(model: str, card: str, given: Sequence[float | None]) -> str:
     named = zip(FIELDS, given, numbers(model, card), sources, strict=True)
     said = " ".join(f"{field}: {source if one == known else 'yours'}." for field, one, known, source in named)
     return f"{said} The range: each of the last three that is not yours may be {100 * OFF:.0f} % off, all at once."
-
-
-def start_lines(model: str) -> str:
-    """Return the command that tries it there."""
-    return f"python app.py --preset {MODELS[model].preset}"

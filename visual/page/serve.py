@@ -209,7 +209,6 @@ class Admission:
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self._calls = RequestBodyLimitMiddleware(app, MIB)
         self._uploads = RequestBodyLimitMiddleware(app, limits.upload_bytes + MIB)
         self._app = app
         self._rates = {
@@ -243,7 +242,7 @@ class Admission:
             return None
         if line := body_refusal(body):
             return await _refuse(line)(scope, receive, send)
-        return await self._calls(scope, _again(body, receive), send)
+        return await self._app(scope, _again(body, receive), send)
 
 
 def body_refusal(body: bytes) -> str:

@@ -159,11 +159,6 @@ class Runs:
             latest = self._latest.get(session)
             return latest[1] if latest is not None and latest[0] == number else "left"
 
-    def is_on(self, session: str) -> bool:
-        """Return whether a session waits for a run."""
-        with self._lock:
-            return session in self._latest
-
 
 @dataclass(frozen=True)
 class PageState:
