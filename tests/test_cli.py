@@ -181,6 +181,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
         (["render", "--split", "blue", "--output", "x.png"], "split"),
         (["render", "--output", "/none/x.png"], "/none"),
         (["bench", "--prompts", "0"], "--prompts"),
+        (["bench", "--rule", "chain"], "every lane has its own --rule: choose lanes with --lanes"),
         (["bench", "--prompts", "301"], "--prompts is 301: 240 held-out toy scenes ship"),
         (["bench", "--prompts", "1", "--lanes", "chain", "oak"], "there is no lane oak: choose among target-only, "),
         (["generate", "--image", "https://example.org/a.png", "--prompt", "hi"], "https://example.org/a.png is"),

@@ -695,6 +695,9 @@ def test_what_cannot_be_taught_is_refused_in_one_line(root, tmp_path, capsys, mo
         ({"draft": None}, "--draft is missing: name one (draft init makes it)"),
         ({"drafter": "eagle"}, "learns with --drafter vlm, not with --drafter eagle"),
         ({"drafter": "eagle", "draft": None, "draft_heads": 99}, "99 heads for a draft of a target with"),
+        ({"draft_heads": 2}, "has its sizes: leave --draft-heads, "),
+        ({"drafter": "eagle", "draft": None, "draft_vocabulary": 50}, "an eagle draft guesses every token"),
+        ({"decoding.drafter": "none"}, "validation decodes greedily with the draft"),
         ({"compressor": "gate"}, "a gate reads the target's states"),
         ({"compressor": "pool", "drafter": "eagle3", "draft": None}, "only vlm and eagle drafts take a compressor"),
     )

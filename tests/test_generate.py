@@ -50,7 +50,7 @@ from specllava.custom_generate import PAIRS, SEARCHES
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.families import MEDIA
 from specllava.pair import Pair
-from specllava.spec_decode.logits_processing import APPLIED, OF_SAMPLING, REFUSED, warpers
+from specllava.spec_decode.logits_processing import APPLIED, OF_SAMPLING, REFUSED, _naming_source, warpers
 from specllava.spec_decode.loop import Lane
 from specllava.spec_decode.rejection_sampler import warp
 from specllava.spec_decode.tree_drafter import TopK
@@ -273,6 +273,8 @@ def test_what_cannot_be_followed_is_refused_in_one_line():
             assert f"asks for {name} = " in line and line.endswith(f"remove {name} from that file")
         else:
             assert line.startswith("transformers refuses"), line
+    with pytest.raises(torch.OutOfMemoryError), _naming_source():  # no setting's fault
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 # ------------------------------------------------------------------------------------------ custom generation

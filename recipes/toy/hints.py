@@ -47,7 +47,6 @@ class Hints:
         self.indefinite = set(first_tokens(tokenizer, ("a", "an", "A", "An")).values())
         digits = (tokenizer.encode(str(number), add_special_tokens=False)[0] for number in range(1, len(CELLS) + 1))
         self.digits: dict[tuple[Column, Row], int] = dict(zip(CELLS, digits, strict=True))
-        self.things = {digit: cell for cell, digit in self.digits.items()}
         self.none = self.tokens[NUMBERS[0]]
         self.pronouns = set(first_tokens(tokenizer, PRONOUNS).values())
         self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
@@ -105,10 +104,10 @@ class Hints:
         "no".
         """
         named = self.name_cells(scene, labels)
-        found = self.find_kinds(scene, ids, labels, named)
-        digits = [asked if name == IGNORE else name for name, asked in zip(named, found, strict=True)]
+        asked = self.find_kinds(scene, ids, labels, named)
+        digits = [other if name == IGNORE else name for name, other in zip(named, asked, strict=True)]
         for start, end in answers_in(labels):
-            referred = list(dict.fromkeys(digit for digit in digits[start - 1 : end] if digit in self.things))
+            referred = list(dict.fromkeys(digit for digit in digits[start - 1 : end] if digit in self.digits.values()))
             if referred:
                 digits[start - 1], digits[start - 2] = [*referred, self.none][:2]
         return digits
