@@ -31,6 +31,7 @@ from benchmarks.shared.guessing import (
 )
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
+from specllava.cli.options import check_outputs
 from specllava.config import DecodingConfig
 from specllava.metrics import LEVEL, RESAMPLES, judged_nodes
 from specllava.pair import Pair
@@ -69,6 +70,7 @@ class CalibrationConfig:
 
 def main(config: CalibrationConfig) -> None:
     """Measure every shipped draft on the same prompts, and draw."""
+    check_outputs(json=config.json, picture=config.picture, depths=config.depths)
     counts: dict[str, list[Counts]] = {name: [] for name in config.presets}
     bins: dict[str, list[Sequence[Bin]]] = {name: [] for name in config.presets}
     pairs = {name: Pair.from_preset(name, dtype="float32") for name in config.presets}

@@ -23,7 +23,14 @@ from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import scenes
 from specllava.chat import Chat
-from specllava.cli.options import DecodingOptions, PairOptions, load_pair, with_fallback_drafter, write_json
+from specllava.cli.options import (
+    DecodingOptions,
+    PairOptions,
+    check_outputs,
+    load_pair,
+    with_fallback_drafter,
+    write_json,
+)
 from specllava.config import DecodingConfig
 from specllava.metrics import Comparison, compare, compare_ids, summarise
 from specllava.models.tokens import Message
@@ -79,6 +86,7 @@ def main(
     Raises:
         ValueError: an answer differs that must not, after everything was compared.
     """
+    check_outputs(json=json)
     if decoding.temperature:
         raise ValueError("answers are compared with greedy ones of generate: leave --decoding.temperature out")
     pair = load_pair(running)

@@ -97,6 +97,9 @@ def download(url: str, file: Path) -> None:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, beside.open("wb") as kept:
             shutil.copyfileobj(answer, kept)
+            promised = int(answer.headers.get("Content-Length", kept.tell()))
+            if kept.tell() != promised:
+                raise OSError(f"it ended after {kept.tell():,} of {promised:,} bytes")
     except OSError as error:
         raise ValueError(f"{url} cannot be downloaded: {error}") from error
     beside.replace(file)

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from benchmarks.calibration import BINS, Bin, error_interval, reliability
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
+    NO_FLOOR,
     Guessing,
     GuessingConfig,
     alone,
@@ -32,6 +33,7 @@ from benchmarks.shared.guessing import (
     write_rates,
 )
 from specllava.bench import bench_lanes
+from specllava.cli.options import check_outputs
 from specllava.config import DecodingConfig
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
@@ -39,7 +41,6 @@ from specllava.prompt import Prompt
 from specllava.trace import DecodeTrace
 
 TEMPERATURES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # below 1 the draft is surer than it was
-NO_FLOOR: Final = -50.0  # nats
 NAMES: Final = ("tau", "acceptance", "untaken", "speed", "entropy", "kl")
 SHOWN: Final = ("tau", "untaken", "speed")
 
@@ -89,6 +90,7 @@ def lanes(config: DecodingConfig) -> dict[str, DecodingConfig]:
 
 def main(config: GuessingConfig) -> None:
     """Measure every rule with every temperature, and draw; the base is the rule without one."""
+    check_outputs(json=config.json, picture=config.picture)
     pair = config.load_pair()
     if pair.draft is None:
         raise ValueError(f"{pair.name} has no draft to be tempered: choose another --preset")

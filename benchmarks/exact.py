@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from benchmarks.identity import Case, Runner, cases
 from benchmarks.shared.command import run_command, show_table
 from specllava.bench import bench_lanes, prompts_of
-from specllava.cli.options import write_json
+from specllava.cli.options import check_outputs, write_json
 from specllava.config import RULES, DecodingConfig
 from specllava.distill.rows import data_dialogues
 from specllava.files import SCENES
@@ -158,6 +158,7 @@ def main(
         processes: that share the random runs.
         json: write the rows to this file.
     """
+    check_outputs(json=json)
     setting = {"dtype": dtype, "prompts": prompts, "seed": seed, "runs": runs, "torch": torch.__version__}
     setting["threads"] = torch.get_num_threads()
     found = {"toy": toy_rows(prompts, dtype), "random": all_random_rows(runs, getattr(torch, dtype), seed, processes)}

@@ -30,7 +30,7 @@ from benchmarks.passes import CONTEXT, pass_seconds, take_engine
 from benchmarks.shared.command import free_port, run_command, show
 from benchmarks.shared.oracle import OracleDrafter
 from benchmarks.shared.random_pair import SizeName, build, device_for, feature_draft, size_of
-from specllava.cli.options import write_json
+from specllava.cli.options import check_outputs, write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import compare_ids
 from specllava.models.language_model import now
@@ -377,6 +377,7 @@ def main(preset: str = "random-7b", budget: float = 480.0, out: Path = Path("gpu
         ValueError: the models do not fit the device; one line.
     """
     started = time.perf_counter()
+    check_outputs(out=out)
     on_gpu = torch.cuda.is_available() and device != "cpu"
     if not on_gpu:
         torch.set_num_threads(1)  # of models so small, more are slower

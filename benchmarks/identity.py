@@ -39,7 +39,7 @@ from recipes.toy.build import build_processor, special_ids
 from recipes.toy.draw import draw_scene
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.scene import sample_scene
-from specllava.cli.options import write_json
+from specllava.cli.options import check_outputs, write_json
 from specllava.config import RULES, DecodingConfig
 from specllava.metrics import compare, summarise
 from specllava.models.drafts.draft_vlm import DraftLlava, fuse
@@ -295,6 +295,7 @@ def main(
         settings: draw those of a generation_config.json for each run, and compare with generate too.
         json: write the rows to this file, and go on with those that it has.
     """
+    check_outputs(json=json)
     torch.set_num_threads(1)  # of models so small, more are slower
     warnings.simplefilter("ignore")  # of settings that ask for more than there is room for
     logging.set_verbosity_error()

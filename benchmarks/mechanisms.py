@@ -20,6 +20,7 @@ from PIL import Image
 
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
+    NO_FLOOR,
     Guessing,
     GuessingConfig,
     alone,
@@ -32,6 +33,7 @@ from benchmarks.shared.guessing import (
     write_rates,
 )
 from recipes.toy.datasets import Question
+from specllava.cli.options import check_outputs
 from specllava.config import DecodingConfig
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
@@ -39,7 +41,6 @@ from specllava.prompt import Prompt
 from specllava.scoring import blank_picture
 
 NODES: Final = (4, 8, 16)
-NO_FLOOR: Final = -50.0  # nats
 STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the draft before distillation to the one after
 NAMES: Final = ("tau", "acceptance", "entropy", "kl")
 
@@ -136,6 +137,7 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
 
 def main(config: MechanismConfig) -> None:
     """Measure every variant on the same prompts, and draw."""
+    check_outputs(json=config.json, picture=config.picture)
     mechanism = MECHANISMS[config.mechanism]
     pair = config.load_pair()
     if config.mechanism != "tree" and isinstance(pair.draft, FeatureDraft):

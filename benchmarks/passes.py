@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.shared.command import run_command, show_table
-from specllava.cli.options import write_json
+from specllava.cli.options import check_outputs, write_json
 from specllava.engine.cpu import can_pack
 from specllava.engine.decoders import Batch, LanguageModel
 from specllava.engine.engine import Engine
@@ -101,6 +101,7 @@ def main(repeats: int = 40, json: Path | None = None, preset: str = "toy") -> No
         json: write medians and differences to this file.
         preset: which pair.
     """
+    check_outputs(json=json)
     pair = Pair.from_preset(preset)
     kinds = layouts(pair)
     engines = [take_engine(each, "target", CONTEXT + max(ROWS)) for each in kinds.values()]

@@ -29,6 +29,7 @@ from specllava.trace import DecodeTrace, StepTrace
 
 LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
 GUESS: Final = 0.01  # of one more guess in a target pass
+NO_FLOOR: Final = -50.0  # nats: no guess is too unlikely
 
 
 def held_out_questions(preset: str, count: int) -> Iterator[Question]:

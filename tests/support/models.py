@@ -153,11 +153,11 @@ def decode(asked: Pair, prompt: Prompt, config: DecodingConfig) -> DecodeTrace:
 
 
 @st.composite
-def trees(draw: st.DrawFn, most: int = 12, vocabulary: int = 6) -> DraftTree:
-    """Any tree of at most ``most`` guesses whose siblings differ, as a draft's best guesses do."""
+def trees(draw: st.DrawFn, vocabulary: int = 6) -> DraftTree:
+    """Any tree of at most 12 guesses whose siblings differ, as a draft's best guesses do."""
     tokens, parents = [draw(st.integers(0, vocabulary - 1))], [ROOT_PARENT]
     families: list[set[int]] = [set()]
-    for _ in range(draw(st.integers(0, most))):
+    for _ in range(draw(st.integers(0, 12))):
         parent = draw(st.integers(0, len(tokens) - 1))
         token = draw(st.integers(0, vocabulary - 1))
         if token not in families[parent]:

@@ -144,16 +144,14 @@ def synthetic_race(
     }
 
 
-def hand_made(
-    tree: DraftTree, accepted: tuple[int, ...], next_token: int, choice_prob: float = 0.97, room: int = 99
-) -> DecodeTrace:
-    """A run of one step, with the words of ``WORDS`` and an end token 0, that may emit ``room`` tokens."""
+def hand_made(tree: DraftTree, accepted: tuple[int, ...], next_token: int) -> DecodeTrace:
+    """A run of one step, with the words of ``WORDS`` and an end token 0."""
     path, nodes = (0, *accepted), len(tree)
     choices = [next_token] * nodes
     for parent, child in itertools.pairwise(path):
         choices[parent] = tree.tokens[child]
-    view = TargetView(tuple(choices), (choice_prob,) * nodes, (3.0,) * nodes, (0.02,) * nodes, (1,) * nodes)
-    emitted = clip([*(tree.tokens[n] for n in accepted), next_token], room, frozenset({0}))
+    view = TargetView(tuple(choices), (0.97,) * nodes, (3.0,) * nodes, (0.02,) * nodes, (1,) * nodes)
+    emitted = clip([*(tree.tokens[n] for n in accepted), next_token], 99, frozenset({0}))
     step = StepTrace(tree, Verification(accepted, next_token), emitted, view, StepSeconds(0.001, 0.004, 0.0005))
     prefill = Prefill(10, tree.tokens[0], 1.0)
     return DecodeTrace(

@@ -21,7 +21,8 @@ LEAST_RIVAL = 0.05  # of the next guess
 SMALL = "The small model"
 VERDICTS = ("large", "accepted", "refused", "never", "alone")
 KEY = {  # words of the legend; an entry appears with its first use
-    "large": "large model", "guess": "guess of the small model", "doubt": "full: sure, hollow: in doubt",
+    "large": "large model", "guess": "guess of the small model",
+    "doubt": "full: sure of what follows, hollow: in doubt",
     "block": "one block: one pass; the prompt gave the first token", "accepted": "small model, accepted",
     "refused": "refused", "never": "never reached",
     "same": "the large model’s own word there: equal, or another", "alone": "large model alone, by then",

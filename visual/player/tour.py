@@ -90,10 +90,11 @@ class Tour:
     def _alone(self) -> Beat:
         at, passes = first_position(self.together, self.number), counted(len(self.alone.steps), "pass")
         text = (
-            "The large model writes one word per pass, and for every pass it fetches all its weights again."
+            "The large model writes one word per pass, or a piece of one: a token. For every pass it fetches all its"
+            " weights again."
             f" This answer takes {passes}."
         )
-        short = f"One word per pass, and each pass fetches all weights again. This answer: {passes}."
+        short = f"One word per pass, and each fetches all weights again. Here: {passes}."
         words = Words(plain(text), [], plain(short))
         chain = chain_of(self.alone, at)
         return self._beat("alone", words, "chain", ("large", "block"), **chain, passes=at - 1)
@@ -104,7 +105,7 @@ class Tour:
         ahead, one = self.step.seconds.draft / max(1, depth), summarise([self.alone]).seconds_per_pass
         note = f"{milliseconds(ahead)} for each word ahead; a pass of the large model takes {milliseconds(one)}"
         timed = ahead > 0 and not math.isnan(one)
-        short = "A small model runs ahead and guesses. It is quick, and it can be wrong."
+        short = "A small model runs ahead and guesses. It can be wrong."
         words = Words(plain(text), [], plain(short))
         return self._beat("guess", words, "trunk", ("large", "guess", "doubt"), note=note if timed else "")
 
@@ -130,19 +131,19 @@ class Tour:
         note = "" if math.isnan(ratio) else (
             f"{milliseconds(took)} for {count} guesses; for one word {milliseconds(one)}"
         )  # fmt: skip
-        short = f"One pass of the large model reads all {count} guesses. Its weights are fetched once."
+        short = f"One pass of the large model reads all {count} guesses."
         words = Words(plain(say + more), [], plain(short))
         return self._beat("check", words, "pass", ("large", "guess", "doubt"), note=note)
 
     def _own_words(self) -> Beat:
         lit = picture_nodes(self.together, self.number)
         say: Segments = plain("Beside each guess the pass writes the large model’s own word.")
-        short: Segments = plain("Beside each guess: the large model’s own word.")
+        short: Segments = plain("Beside each: the large model’s own word.")
         if lit:
             named = [[["large", quoted(word_at(self.together, self.step, node))]] for node in lit]
             say += [["", " For "], *listed(named, "and")]
             say.append(["", " it needed the picture."])
-            short.append(["", f" {spelled(len(lit)).capitalize()} of them need the picture."])
+            short.append(["", f" {spelled(len(lit)).capitalize()} need{'s' * (len(lit) == 1)} the picture."])
         start = first_position(self.together, self.number)
         places = [start + self.step.emitted_nodes.index(node) for node in lit]
         return self._beat("check", Words(say, [], short), "words", ("guess", "same"), lit=lit, spot=places)

@@ -120,9 +120,9 @@ function createTimeline(root) {
     below.style.display = second.hidden ? "none" : "";
   }
 
-  // Fills both bars up to a time of the clock; `passes`: the upper one up to a number of passes, and no other; `timed`:
-  // their seconds are named.
-  function show(clock, { passes = null, timed = false } = {}) {
+  // Fills both bars up to a time of the clock; `passes`: the upper one up to a number of passes, and no other; without
+  // `race` the lower one alone; `timed`: their seconds are named.
+  function show(clock, { passes = null, timed = false, race: both = true } = {}) {
     build();
     const took = timed && race.end ? race.end.took : null; // by lane, in words
     const past = took ? race.passes.length : race.passes.filter(({ end }) => end <= clock + 1e-9).length;
@@ -139,6 +139,7 @@ function createTimeline(root) {
     count(first, alone, race.end ? race.passes.length : alone, took?.[ALONE]);
     count(second, took ? race.steps.length : done, race.end ? race.steps.length : done, took?.[race.lead]);
     time.classList.toggle("only-alone", passes !== null);
+    time.classList.toggle("only-lead", passes === null && !both);
   }
 
   function count(element, number, of, took) {

@@ -81,7 +81,8 @@ function createStage(root, host) {
     say(next);
     find(".line").textContent = "";
     parts.text.show(next.upto, next);
-    parts.time.show(next.clock, { passes: next.passes, timed: next.done === true });
+    const race = state.mode !== "tour" || next.alone !== null; // the tour shows one lane, then the other, then both
+    parts.time.show(next.clock, { passes: next.passes, timed: next.done === true, race });
     find(".time").classList.toggle("idle", !state.race.steps.length);
     spot(next);
     transport(next, rail);

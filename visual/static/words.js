@@ -153,7 +153,7 @@ function note(view, at, height) {
   if (at.upright) return svg("g");
   if (view.name === "trunk")
     return write(at.x[1] - 0.46 * at.column, at.y[1] + 58, view.note, "word muted", { size: 15 });
-  const end = Math.max(...at.x) + 26;
+  const end = Math.max(...at.x.filter((_, node) => at.shown[node])) + 40; // inside the block
   return svg(
     "g",
     {},
