@@ -21,7 +21,7 @@ test: .venv/.dev
 # What is slow, timed or needs an index: no part of make test.
 night: .venv/.dev
 	$(BIN)/python -m pytest -m 'night and not alone'
-	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_browser_inside.py tests/test_smol.py
+	$(BIN)/python -m pytest -m alone --numprocesses 0 tests/test_browser_inside.py tests/test_browser_run.py tests/test_smol.py
 
 # The pair smol with its real language model: make night skips it where no package index answers, this fails.
 smol-test: .venv/.dev

@@ -196,6 +196,7 @@ def test_the_tour_goes_on_by_keys_and_lights_what_the_words_needed(run: Visit) -
         tab.wait(f"document.querySelector('.at').textContent === '{number + 1} of 6'")
         assert tab.say() == "".join(part for _, part in beat["say"])
         assert tab.count(".pic.spot") == (number == 4)
+        assert tab.page.locator(".time .passes:visible").count() == (2 if number == 5 else 1)
         tab.page.keyboard.press("ArrowRight" if number % 2 else "PageDown")
     tab.wait("document.querySelector('.stage').dataset.mode === 'run'")
     tab.page.click(".pill")

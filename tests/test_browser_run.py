@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.browser import FINISHED, Visit, Visitor, assert_accessible
 from support.shipped_races import ASSETS
 
@@ -60,6 +62,18 @@ def test_the_first_screen_is_calm(tab: Visit) -> None:
     assert len(sizes) <= 6, sizes
     assert tab.page.evaluate("document.documentElement.scrollHeight") == 720
     assert_accessible(tab.page)
+
+
+@pytest.mark.alone
+@pytest.mark.night
+def test_a_first_visit_has_a_picture_in_half_a_second_and_a_living_tree_in_three(visit: Visitor) -> None:
+    """On a quiet machine, with nothing kept in the browser from before."""
+    began = time.monotonic()
+    tab = visit(has_touch=True)  # in a context of its own
+    seconds = time.monotonic() - began
+    loaded = "performance.getEntriesByType('resource').find((one) => one.name.includes('poster')).responseEnd"
+    assert tab.page.evaluate(loaded) <= 500
+    assert seconds <= 3, seconds
 
 
 def test_a_run_says_what_the_target_says_and_a_follow_up_goes_on(tab: Visit, pair: Pair) -> None:
