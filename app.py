@@ -22,16 +22,14 @@ if os.environ.get("SPACES_ZERO_GPU"):
     import spaces  # before torch, which it makes believe that there is a GPU
 
 import tyro
-from pydantic import ValidationError
 
 from specllava.cli.options import PageOptions, PairOptions, load_pair
-from specllava.config import one_line
 from specllava.files import shipped
 from specllava.models.images import open_image
 from specllava.models.options import DTypeName
 from specllava.models.presets import Preset, preset_named, presets
 from visual.page.page import build_page
-from visual.page.run import lent_race
+from visual.page.run import lent_race, refusal_line
 from visual.page.serve import serve
 from visual.page.state import PageState
 from visual.player.lessons import load_lessons
@@ -59,10 +57,8 @@ def main() -> int:
         _start(tyro.cli(PageOptions, description=PageOptions.__doc__))
     except KeyboardInterrupt:
         return _fail("stopped", 0)
-    except ValidationError as error:
-        return _fail(one_line(error))
     except (ValueError, OSError) as error:
-        return _fail(str(error))
+        return _fail(refusal_line(error))
     except Exception as error:  # noqa: BLE001 - one line, and the process ends
         return _fail(f"{type(error).__name__}: {error}")
     return 0

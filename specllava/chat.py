@@ -111,7 +111,8 @@ class Chat:
         return self._begin(text, image, config, alone=True)
 
     def _begin(self, text: str, image: Pictures, config: DecodingConfig | None, alone: bool) -> Generator[RaceEvent]:
-        self._stop()
+        if self._running is not None:
+            self._running.close()
         chosen, media = config or DecodingConfig(), open_media(image)
         messages = [*self.messages, _message(text, media)]
         prompt = self._pair.prompt(None, messages, chosen.max_new_tokens, self._features)
@@ -140,11 +141,6 @@ class Chat:
         *alone, trace = (traces.get(lane.name) for lane in lanes)
         if trace is not None:
             self._turns = (*self._turns, Turn(lanes[-1].prompt.text, media, trace, *alone))
-
-    def _stop(self) -> None:
-        if self._running is not None:
-            self._running.close()
-            self._running = None
 
 
 def _items(events: Generator[RaceEvent]) -> Generator[Event]:

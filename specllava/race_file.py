@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from specllava.config import DecodingConfig
-from specllava.trace import MAX_NAME, DecodeTrace, Playable
+from specllava.trace import DecodeTrace, Playable
 
 if TYPE_CHECKING:
     from PIL import Image
-
-SETTING: Final = ("target", "draft", "dtype", "device")  # with options, what may set two sides apart
 
 
 class Race(Playable, dict[str, DecodeTrace]):
@@ -60,18 +57,3 @@ def dialogue_json(races: Iterable[str]) -> str:
     A turn's ``image`` names the picture that came with its message; without one it is about the pictures before it.
     """
     return '{"dialogue":[' + ",".join(race.strip() for race in races) + "]}\n"
-
-
-def side_names(a: DecodeTrace, b: DecodeTrace) -> tuple[str, str]:
-    """Name two sides by what sets them apart, such as ``rule chain, depth 6``; ``A`` and ``B`` if nothing does."""
-    setting = [(name, getattr(a.setting, name), getattr(b.setting, name)) for name in SETTING]
-    options = [(one.name, getattr(a.config, one.name), getattr(b.config, one.name)) for one in fields(DecodingConfig)]
-    apart = [(name, one, two) for name, one, two in (*setting, *options) if one != two]
-    if not apart:
-        return "A", "B"
-    return _name((name, one) for name, one, _ in apart), _name((name, two) for name, _, two in apart)
-
-
-def _name(options: Iterable[tuple[str, object]]) -> str:
-    text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options)
-    return "".join(character for character in text if character.isprintable())[:MAX_NAME]

@@ -25,24 +25,17 @@ class DraftScores:
     """Scores of a draft on the target's answer; every tuple has one entry per token.
 
     Args:
-        entropies: of the draft's distribution, in nats.
         guesses: the draft's likeliest token.
         divergences: KL(target ‖ draft) in nats: how far the draft's distribution is from the target's.
     """
 
-    entropies: tuple[float, ...]
     guesses: tuple[int, ...]
     divergences: tuple[float, ...]
 
 
 @torch.inference_mode()
 def teacher_forced_log_probs(model: PreTrainedModel, prompt: Prompt, answer: Sequence[int]) -> Tensor:
-    """Return log-probabilities ``[answer, vocab]`` in float64: row ``i`` predicts token ``i`` from all tokens before.
-
-    Raises:
-        ValueError: an empty answer.
-    """
-    _check_answer(answer)
+    """Return log-probabilities ``[answer, vocab]`` in float64: row ``i`` predicts token ``i`` from those before."""
     engine = Engine.of(model, prompt.length + len(answer))
     rows = [engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).logits[None]]
     if len(answer) > 1:
@@ -57,11 +50,10 @@ def draft_log_probs(target: PreTrainedModel, draft: PreTrainedModel, prompt: Pro
     One that reads the target's states is given the true ones of prompt and answer.
 
     Raises:
-        ValueError: an empty answer, or a prompt of its own for a draft that reads the target's states.
+        ValueError: a prompt of its own for a draft that reads the target's states.
     """
     if not isinstance(draft, FeatureDraft):
         return teacher_forced_log_probs(draft, prompt.draft_prompt or prompt, answer)
-    _check_answer(answer)
     length = prompt.length + len(answer)
     engine, reader = Engine.of(target, length, tuple(draft.config.state_layers)), Engine.of(draft, length)
     known = engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).states
@@ -86,19 +78,12 @@ def score_draft(draft: Tensor, target: Tensor) -> DraftScores:
     if not bool(reach.all()):
         target = torch.log_softmax(target.masked_fill(~reach, -torch.inf), dim=-1)
     target_probs = target.exp()
-    entropies = torch.special.entr(draft.exp()).sum(-1)
     # A token of target probability 0 adds nothing, even where the draft's is 0 too.
     divergences = torch.where(target_probs > 0, target_probs * (target - draft), 0.0).sum(-1)
     return DraftScores(
-        entropies=tuple(entropies.tolist()),
         guesses=tuple(draft.argmax(-1).tolist()),
         divergences=tuple(divergences.clamp_min(0.0).tolist()),  # rounding may leave it a hair below
     )
-
-
-def _check_answer(answer: Sequence[int]) -> None:
-    if not answer:
-        raise ValueError("there is no answer to read: it has 0 tokens")
 
 
 GREY = (128, 128, 128)  # about zero after the vision tower's normalisation

@@ -165,8 +165,8 @@ MUTANTS = (
            "1.0 if count == most else 1.0",
            "test_llama_layers.py::test_the_fastest_number_of_threads_is_the_cheapest_one_unless_more_are_as_good"),
     Mutant("W3", "specllava/engine/cuda_graphs.py",
-           "graph = None if self._decoder.wrapped else self._captured(shape, drafted, reduction)",
-           "graph = self._captured(shape, drafted, reduction)",
+           "graph = None if self._decoder.wrapped else self._captured(shape, batch.drafted, reduction)",
+           "graph = self._captured(shape, batch.drafted, reduction)",
            "test_decoding.py::test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_removed"),
     # totals of traces
     Mutant("T1", "specllava/trace.py",

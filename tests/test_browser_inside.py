@@ -26,7 +26,7 @@ from specllava.trace import DecodeTrace
 from visual.player.frames import data_address, race_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import Recorded, read_recorded
-from visual.player.saved_page import catalog, saved_page
+from visual.player.saved_page import saved_page
 from visual.site import StaticSite
 
 PHONE = {"width": 375, "height": 812}
@@ -253,7 +253,7 @@ def test_every_stop_fits_the_screen_of_a_saved_page(browser: Any, tmp_path: Path
     picture = data_address(open_image(ASSETS / "examples" / "1-describe.png"))
     frames = race_frames(race, pictures=[picture], name=race.name, toured=True)
     path = tmp_path / "saved.html"
-    path.write_text(saved_page(frames, catalog([race], ())), encoding="utf-8")
+    path.write_text(saved_page(frames), encoding="utf-8")
     with visits(browser, path.as_uri()) as open_page:
         check_fit(open_page())
 

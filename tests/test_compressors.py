@@ -241,7 +241,8 @@ def test_in_training_all_operators_of_a_gate_weigh_in():
     draft, prompt = eagle("gate", 1).train(), models.prompt(0, 1)
     try:
         embeds = merge_features(models.target(1), prompt.input_ids, prompt.features)[0]
-        made = draft.entries(prompt.input_ids[0, 1:], embeds[1:], states_of(0, 1)[:-1])
+        states = states_of(0, 1)[:-1]
+        made = draft.entries(prompt.input_ids[0, 1:], embeds[1:], states, states[-1])
     finally:
         draft.eval()
     text = torch.tensor([source >= 0 for source in made.sources])

@@ -346,7 +346,7 @@ def chains(draft, ids, labels, embeds, states, steps):
 
     Each chain reads the entries up to its own again, then its own states with the true tokens behind it.
     """
-    entries, drafted = draft.entries(ids[1:], embeds[1:], states[:-1]), {}
+    entries, drafted = draft.entries(ids[1:], embeds[1:], states[:-1], states[-2]), {}
     for number, source in enumerate(entries.sources):
         if source < 0 or not (labels[source + 2 : source + 2 + steps] != IGNORE).any():
             continue
@@ -417,7 +417,7 @@ def test_training_reads_what_decoding_reads(kind, norm):
             pixels = models.plain_inputs(number)["pixel_values"].clone()
             batch |= {"pixel_values": pixels, "image_sizes": torch.tensor([[40, 48]])}
         texts = target_texts(models.target(), batch, draft.config.state_layers)
-        entries = draft.entries(texts.ids[0, 1:], texts.embeds[0, 1:], texts.states[0, :-1])
+        entries = draft.entries(texts.ids[0, 1:], texts.embeds[0, 1:], texts.states[0, :-1], texts.states[0, -2])
         own = draft(entries.inputs[None], draft.rotations(torch.tensor(entries.positions)[None]))
         logits = draft.logits(own[0, -len(answer) - 1 : -1])  # the last entry predicts what follows the answer
         torch.testing.assert_close(torch.log_softmax(logits, -1), expected, rtol=0, atol=1e-9)

@@ -393,7 +393,7 @@ def drafted(directory: Path, target: Pair) -> tuple[Tensor, Tensor]:
     places = torch.arange(9)
     plain = draft.config.mrope_section is None
     rotations = draft.rotations(places[None] if plain else torch.stack([places, places // 2, places % 3])[:, None])
-    known = draft(draft.entries(tokens, draft.embed(tokens), states).inputs[None], rotations)[0]
+    known = draft(draft.entries(tokens, draft.embed(tokens), states, states[-1]).inputs[None], rotations)[0]
     guessed = draft(draft.inputs(draft.embed(tokens), known, guessed=True)[None], rotations)[0]
     return draft.logits(known), draft.logits(guessed)
 

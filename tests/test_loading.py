@@ -349,7 +349,7 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None, draft
         root / "target", root / draft, name="x", device="cpu", dtype="float32", context=limit, notify=told.append
     )
     built = [(type(model), model.config) for model in (pair.target, pair.draft)]
-    needed = estimate(*built, torch.float32, context=limit)
+    needed = estimate(*built, torch.float32, "none", limit or checkpoints.CONTEXT)
     taken = [sum(one.numel() * one.element_size() for one in model.parameters()) for model in (pair.target, pair.draft)]
     assert [needed.target, needed.draft] == taken
     assert needed.context == pair.context == (limit or checkpoints.CONTEXT)
@@ -379,7 +379,8 @@ def test_where_the_whole_context_does_not_fit_a_shorter_one_is_taken_or_proposed
     """Taken if it is enough. Caches for the whole context were counted, and nobody could ask for fewer tokens."""
     load = partial(Pair.load, root / "target", root / "draft", name="big", device="cpu", dtype="float32")
     whole = load()
-    needed = estimate(*[(type(model), model.config) for model in (whole.target, whole.draft)], torch.float32)
+    built = [(type(model), model.config) for model in (whole.target, whole.draft)]
+    needed = estimate(*built, torch.float32, "none", checkpoints.CONTEXT)
     room, told = checkpoints.CONTEXT - 500, list[str]()
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: int(needed.total) - 500 * needed.column)
     monkeypatch.setattr(weighing, "ENOUGH", room)
@@ -468,7 +469,7 @@ def test_quantization_that_cannot_run_here_is_refused(monkeypatch: pytest.Monkey
     """Of LLaVA-1.5-7B the language model alone would shrink, from 14.1 GB."""
     cpu, config = torch.device("cpu"), LlavaConfig(text_config=LlamaConfig(vocab_size=32064))
     build = (LlavaForConditionalGeneration, config)
-    eight, four = (estimate(build, None, torch.float16, name).target for name in ("int8", "int4"))
+    eight, four = (estimate(build, None, torch.float16, name, 4096).target for name in ("int8", "int4"))
     assert eight == pytest.approx(7.66e9, rel=0.02) and four == pytest.approx(4.42e9, rel=0.03)
     assert unquantized(models.target()) == ["model.vision_tower", "model.multi_modal_projector", "lm_head"]
     assert quantization_config("none", cpu) is None

@@ -135,7 +135,7 @@ def test_a_presets_sizes_are_those_of_models_that_are_built_as_they_are_publishe
     models = published.models() | published.drafts()
     for name, preset in HUB.items():
         draft = None if preset.draft is None else models[str(preset.draft)]
-        counted = estimate(models[str(preset.target)], draft, torch.bfloat16, context=ENOUGH)
+        counted = estimate(models[str(preset.target)], draft, torch.bfloat16, "none", ENOUGH)
         assert preset.memory == pytest.approx(counted.total / GB, abs=0.06), name
         files = counted.target / 2 * STORED.get(str(preset.target), 2) + counted.draft / 2 * STORED.get(
             str(preset.draft), 2

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specllava.distill.config import Report
+from specllava.files import write_whole
 from specllava.metrics import JudgedNode, Outcome, judged_nodes
 from specllava.trace import DecodeTrace
 from visual.player.labels import counted
@@ -87,9 +88,6 @@ class Doubts:
     def count(self, outcome: Outcome, unsure: bool) -> int:
         return sum(kind == outcome and (nats > UNSURE) == unsure for nats, kind in self.points)
 
-    def total(self, unsure: bool) -> int:
-        return sum((nats > UNSURE) == unsure for nats, _ in self.points)
-
 
     def bins(self) -> list[tuple[float, int, int, int]]:
         """Return mean doubt, guesses, first choices that were right, and any right, of each bin that has some."""
@@ -137,7 +135,8 @@ def doubt_chart(doubts: Doubts) -> go.Figure:
 
 def doubt_words(doubts: Doubts) -> str:
     """Say how often the first choice was right, where the draft was sure and where it was in doubt."""
-    sure, torn = doubts.total(False), doubts.total(True)
+    torn = sum(nats > UNSURE for nats, _ in doubts.points)
+    sure = len(doubts.points) - torn
     return (
         f"Sure (up to {UNSURE:g} nats): first choice right {doubts.count('favourite', False)} of {sure} times. In"
         f" doubt: {doubts.count('favourite', True)} of {torn}; {doubts.count('saved', True)} more by another branch."
@@ -177,8 +176,11 @@ def speed_chart(rows: Sequence[tuple[str, float, float, float]], knob: str = "")
 SMOOTH = 25  # points that the line of the training's own KL has at most
 
 
-def figure(report: Report, title: str | None = None) -> go.Figure:
-    """Draw KL (left axis, logarithmic) and τ (right axis) by step; the draft that is kept has a ring."""
+def write_page(report: Report, file: Path) -> None:
+    """Draw KL (left axis, logarithmic) and τ (right axis) by step, as a page that needs no network.
+
+    The draft that is kept has a ring.
+    """
     drawn = make_subplots(specs=[[{"secondary_y": True}]])
     steps = [check.step for check in report.checks]
     trained = _smooth(report)
@@ -205,19 +207,12 @@ def figure(report: Report, title: str | None = None) -> go.Figure:
     drawn.update_yaxes(title_text="τ, tokens per target pass", showgrid=False, secondary_y=True)
     drawn.update_layout(
         template="plotly_white",
-        title={"text": title or f"{report.draft} learns from {report.target}", "font": {"size": 15}},
+        title={"text": f"{report.draft} learns from {report.target}", "font": {"size": 15}},
         xaxis_title="steps",
         margin={"l": 70, "r": 70, "t": 60, "b": 50},
         legend={"orientation": "h", "y": -0.16},
     )
-    return drawn
-
-
-def write_page(report: Report, file: Path) -> None:
-    """Write the figure as a page that needs no network."""
-    beside = file.with_name(file.name + ".writing")
-    figure(report).write_html(beside, include_plotlyjs=True)
-    beside.replace(file)
+    write_whole(file, drawn.to_html(include_plotlyjs=True))
 
 
 def _smooth(report: Report) -> list[tuple[float, float]]:

@@ -6,20 +6,16 @@ The page is dark where the text around its cell is light, and makes the iframe a
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
 
 from specllava.models.images import open_image
-from specllava.race_file import NamedTrace, Race, side_names
+from specllava.race_file import Race
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, Playable
 from visual.player.frames import data_address, race_frames
 from visual.player.recorded import Recorded, check_lane
 from visual.player.saved_page import saved_page
-
-SIDES = ("A", "B")
 
 
 def show(run: Playable, picture: Image.Image | str | Path | None = None) -> None:
@@ -45,7 +41,10 @@ def run_html(run: Playable, picture: Image.Image | str | Path | None = None) -> 
         alone = run.config.drafter == "none" and run.drafter is None
         run = Race({TARGET_ONLY if alone else SPECULATIVE: run})
     assert isinstance(run, Race)
-    return _cell(_frames(run, _address(run.picture if picture is None else picture)))
+    shown = run.picture if picture is None else picture
+    page = html.escape(saved_page(_frames(run, None if shown is None else data_address(open_image(shown)))))
+    style = "width:100%;height:900px;border:0"
+    return f'<div><iframe title="specllava" data-specllava style="{style}" srcdoc="{page}"></iframe></div>'
 
 
 def _frames(race: Race, picture: str | None) -> list[str]:
@@ -57,22 +56,6 @@ def _frames(race: Race, picture: str | None) -> list[str]:
     for lane, trace in race.items():
         check_lane(lane, trace)
     alone, together = race.get(TARGET_ONLY), race.get(SPECULATIVE)
-    recorded = Recorded("race", None, alone, together)
-    if race.keys() >= {*SIDES}:
-        one, two = (race[side] for side in SIDES)
-        names = side_names(one, two)
-        recorded = replace(recorded, a=NamedTrace(names[0], one), b=NamedTrace(names[1], two))
-    elif alone is None and together is None:
-        raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}, or A and B: this has {[*race] or 'no lane'}")
-    return race_frames(recorded, [picture])
-
-
-def _address(picture: Image.Image | str | Path | None) -> str | None:
-    return None if picture is None else data_address(open_image(picture))
-
-
-def _cell(frames: Sequence[str]) -> str:
-    """Return an iframe that holds the saved page of these frames."""
-    page = html.escape(saved_page(frames))
-    style = "width:100%;height:900px;border:0"
-    return f'<div><iframe title="specllava" data-specllava style="{style}" srcdoc="{page}"></iframe></div>'
+    if alone is None and together is None:
+        raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}: this has {[*race] or 'no lane'}")
+    return race_frames(Recorded("race", None, alone, together), [picture])

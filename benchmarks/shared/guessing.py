@@ -146,7 +146,8 @@ def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int) -> Guess
     scores = score_draft(ours, teacher_forced_log_probs(pair.target, prompt, answer))
     counts = summarise([trace])
     counted = len(answer), counts.step_tokens, counts.target_passes, counts.drafted, counts.accepted
-    return Guessing(*counted, math.fsum(scores.entropies), math.fsum(scores.divergences), levels)
+    entropy = float(torch.special.entr(ours.exp()).sum())
+    return Guessing(*counted, entropy, math.fsum(scores.divergences), levels)
 
 
 def rates(clusters: Sequence[Sequence[Guessing]], names: Sequence[str] = tuple(RATES)) -> dict[str, Any]:

@@ -378,7 +378,7 @@ class Site:
     """Address of a page with models, to link to."""
 
     code: str = ""
-    """Address of the project's files, for the links Code and Docs."""
+    """Address of the project's files, to link to."""
 
     races: Path | None = None
     """Directory of race files, dialogues too, to show in place of the examples; their pictures lie beside them."""

@@ -241,9 +241,6 @@ class PageOptions:
     """Addresses and networks of proxies, with commas between, that are believed in X-Forwarded-For whom they speak for:
     FORWARDED_ALLOW_IPS; without it those of private networks on a hosted Space, otherwise none."""
 
-    code: str = field(default_factory=lambda: _from("SPECLLAVA_CODE") or _space_files())
-    """Address of the project's files, for the links Code and Docs: SPECLLAVA_CODE, on a hosted Space its own files."""
-
     drafts: tuple[str, ...] = ()
     """More drafts of the target for visitors to choose from, each loaded when it is first used: names of presets, ids
     of the hub, or directories."""
@@ -270,8 +267,3 @@ def _pair_from_environment() -> PairOptions:
     """Return the pair that a hosted page, which has no command line, loads."""
     target, draft = _from("SPECLLAVA_TARGET") or None, _from("SPECLLAVA_DRAFT") or None
     return PairOptions(_from("SPECLLAVA_PRESET") or PairOptions.preset, target, draft)
-
-
-def _space_files() -> str:
-    space = _from("SPACE_ID")
-    return f"https://huggingface.co/spaces/{space}/tree/main" if space else ""

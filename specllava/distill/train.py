@@ -373,7 +373,8 @@ def fit(
         mininterval=2.0, disable=not accelerator.is_main_process,
     )  # fmt: skip
     for step, group in enumerate(bar, first):
-        _seed(config, step, accelerator)
+        # What a loss draws depends on step and process alone: a resumed run draws what an unbroken one would.
+        torch.manual_seed((config.seed * STRIDE + step) * accelerator.num_processes + accelerator.process_index)
         rate = float(scheduler.get_last_lr()[0])
         means = _accumulate_gradients(module, group, batch_weight, accelerator, log)
         if not math.isfinite(means["loss"]):
@@ -390,11 +391,6 @@ def fit(
         if done == config.steps or done % config.checkpoint_every == 0:
             _save_checkpoint(directory, accelerator, done, log, parts)
     return log
-
-
-def _seed(config: LoopConfig, step: int, accelerator: Accelerator) -> None:
-    """Seed what a loss draws by step and process alone, so that a resumed run draws what an unbroken one would."""
-    torch.manual_seed((config.seed * STRIDE + step) * accelerator.num_processes + accelerator.process_index)
 
 
 class _LossModule(nn.Module):

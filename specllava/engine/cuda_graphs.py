@@ -31,13 +31,7 @@ LONGEST: Final = 160  # characters of a reason, which traces store
 
 
 def bucket_of(rows: int) -> int:
-    """Return the rows that a pass is padded to.
-
-    Raises:
-        ValueError: more rows than the widest bucket has.
-    """
-    if rows > WIDEST:
-        raise ValueError(f"a pass over {rows} tokens is wider than the widest bucket, {WIDEST}")
+    """Return the rows that a pass is padded to, of at most :data:`WIDEST`."""
     return next(bucket for bucket in ROWS if bucket >= rows)
 
 
@@ -192,7 +186,12 @@ class GraphRunner:
         shape.upload(batch.tokens, start, positions, batch.visible)
         if batch.states is not None:
             self._states[batch.drafted][:count] = batch.states
-        self._compute(shape, batch.drafted, reduction)
+        # While a module is wrapped, passes are called: a graph holds what modules did when it was captured.
+        graph = None if self._decoder.wrapped else self._captured(shape, batch.drafted, reduction)
+        if graph is None:
+            self._call(shape, batch.drafted, reduction)
+        else:
+            graph.replay()
         rows = slice(0 if batch.last is None else count - batch.last, count)
         return self._logits[rows], None if reduction is None else self._reduced[reduction][rows].tolist()
 
@@ -219,17 +218,6 @@ class GraphRunner:
         if key not in self._shapes:
             self._shapes[key] = StaticInputs(*key, self._cache.capacity, self._decoder.device)
         return self._shapes[key]
-
-    def _compute(self, shape: StaticInputs, drafted: bool, reduction: Reduction | None) -> None:
-        """Replay the graph of an uploaded pass, or call it where it is not captured.
-
-        While a module is wrapped, passes are called: a graph holds what modules did when it was captured.
-        """
-        graph = None if self._decoder.wrapped else self._captured(shape, drafted, reduction)
-        if graph is None:
-            self._call(shape, drafted, reduction)
-        else:
-            graph.replay()
 
     def _captured(
         self, shape: StaticInputs, drafted: bool, reduction: Reduction | None

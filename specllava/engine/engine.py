@@ -101,11 +101,6 @@ class Engine:
             return cls(EagleHead(model, capacity), capacity, graphs)
         return cls(LanguageModel(model, capacity, state_layers, packed), capacity, graphs, min_rows)
 
-    @property
-    def widest(self) -> int:
-        """Tokens of the widest padded pass so far."""
-        return 0 if self.runner is None else self.runner.widest
-
     def forward(self, batch: Batch, reduction: Reduction | None = None) -> Output:
         """Append tokens to the cache and score them.
 
@@ -225,13 +220,10 @@ class Engine:
     def _inputs(self, batch: Batch, positions: Sequence[int]) -> PassInputs:
         """Upload a batch as it comes, without padding."""
         device = self.decoder.device
-        at = torch.tensor(positions, device=device) if batch.positions is not None else None
-        where: slice | Tensor
-        if at is None:
-            first = self.cache.length + self.position_offset
-            where = slice(first, first + len(positions))
-        else:
-            where = at + self.position_offset if self.position_offset else at
+        first = self.cache.length + self.position_offset
+        where: slice | Tensor = slice(first, first + len(positions))
+        if batch.positions is not None:
+            where = torch.tensor(positions, device=device) + self.position_offset
         ids = torch.tensor(list(batch.tokens), device=device)
         mask = self._mask(batch.visible, len(batch.tokens), positions)
         return PassInputs(ids, where, mask, batch.states, batch.drafted)

@@ -79,7 +79,7 @@ class EnginePool:
         free = self._free.setdefault(state_layers, [])
         fitting = min(
             (engine for engine in free if engine.cache.capacity >= capacity),
-            key=lambda engine: ((engine.widest > 1) != wide, engine.cache.capacity),
+            key=lambda one: ((one.runner is not None and one.runner.widest > 1) != wide, one.cache.capacity),
             default=None,
         )
         if fitting is None:

@@ -62,28 +62,16 @@ def check_decoder(name: str, config: PretrainedConfig) -> None:
         )
 
 
-def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
-    """Return the heads of a decoder's KV cache, and the numbers of each; some types have one per attention head."""
-    heads = int(config.num_attention_heads)
-    own, size = getattr(config, "num_key_value_heads", None), getattr(config, "head_dim", None)
-    return int(own or heads), int(size or config.hidden_size // heads)
-
-
-def max_context(config: PretrainedConfig) -> int:
-    """Return the number of tokens that a model can hold."""
-    text = config.get_text_config()
-    if not hasattr(text, "max_position_embeddings"):
-        raise ValueError(f"a {text.model_type} decoder is not known here: it has no max_position_embeddings")
-    return int(text.max_position_embeddings)
-
-
 def checked_context(wanted: int | None, config: PretrainedConfig) -> int:
     """Return the tokens of prompt and answer that a pair takes; without ``wanted`` as many as its target can hold.
 
     Raises:
-        ValueError: more than that, or none.
+        ValueError: more than that, or none; a decoder that does not say how many.
     """
-    longest = max_context(config)
+    text = config.get_text_config()
+    if not hasattr(text, "max_position_embeddings"):
+        raise ValueError(f"a {text.model_type} decoder is not known here: it has no max_position_embeddings")
+    longest = int(text.max_position_embeddings)
     if wanted is not None and not 1 <= wanted <= longest:
         raise ValueError(f"--context is {wanted}: the target can hold 1 to {longest} tokens")
     return longest if wanted is None else wanted

@@ -15,7 +15,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.config import DecodingConfig
 from specllava.models.drafts.eagle import FeatureDraftConfig
-from specllava.models.language_model import kv_shape, max_context
 from specllava.models.options import QuantizationName
 
 SCHEMES: Final[tuple[QuantizationName, ...]] = get_args(QuantizationName)
@@ -120,22 +119,17 @@ class Estimate:
 
 
 def estimate(
-    target: Build,
-    draft: Build | None,
-    dtype: torch.dtype,
-    scheme: QuantizationName = "none",
-    context: int | None = None,
+    target: Build, draft: Build | None, dtype: torch.dtype, scheme: QuantizationName, context: int
 ) -> Estimate:
     """Estimate the memory of two classes and configurations; models are built without storage, to count weights.
 
     Args:
-        context: tokens of prompt and answer; as many as the target can hold without it.
+        context: tokens of prompt and answer.
 
     Raises:
         ValueError: a configuration that no model can be built of.
     """
     large, small = size_of(*target), ModelSize(0, 0, 0, 0) if draft is None else size_of(*draft)
-    context = max_context(target[1]) if context is None else context
     tree, itemsize = DecodingConfig(), dtype.itemsize
     numbers = tree.target_slots(context) * (large.column + small.states) + tree.draft_slots(context) * small.column
     return Estimate(
@@ -154,7 +148,10 @@ def size_of(build: type[PreTrainedModel], config: PretrainedConfig) -> ModelSize
         ValueError: no model can be built of the configuration.
     """
     model = without_storage(build, config)
-    text, (kv_heads, head_dim) = config.get_text_config(), kv_shape(config.get_text_config())
+    text = config.get_text_config()
+    heads = int(text.num_attention_heads)  # some types have one of keys and values for each
+    kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+    head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
     states = own = 0
     if isinstance(config, FeatureDraftConfig):
         own = config.hidden_size

@@ -46,11 +46,6 @@ OFF: Final = 0.2  # a number that nobody measured on the visitor's GPU may be of
 PASS: Final = 1.1  # a pass over a tree costs so many times one over a token: assumed of a large model on a GPU
 
 
-def token_seconds(model: str, card: str) -> float:
-    """Return the seconds of a pass over one token, in which every weight is read once."""
-    return MODELS[model].parameters * BYTES / CARDS[card]
-
-
 def speed_up(tau: float, cost: float, drafting: float) -> float:
     """Return how many times as fast the answer comes: tau tokens for one pass over a tree and the drafting before it.
 
@@ -76,9 +71,12 @@ def verdict(given: Numbers, known: Numbers) -> str:
 
 
 def numbers(model: str, card: str) -> Numbers:
-    """Return the numbers of :data:`FIELDS` for a model and a GPU, before anything was measured."""
+    """Return the numbers of :data:`FIELDS` for a model and a GPU, before anything was measured.
+
+    A pass over one token takes the time in which every weight is read once.
+    """
     chosen = MODELS[model]
-    return round(1000 * token_seconds(model, card), 1), PASS, round(LEVELS * chosen.draft, 2), chosen.tau
+    return round(1000 * chosen.parameters * BYTES / CARDS[card], 1), PASS, round(LEVELS * chosen.draft, 2), chosen.tau
 
 
 def assumptions(model: str, card: str, given: Sequence[float | None]) -> str:

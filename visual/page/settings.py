@@ -68,17 +68,12 @@ def _control(name: str, drafts: Sequence[str], limits: Limits) -> Any:
     if get_origin(info.annotation) is tuple:
         return gr.Textbox(value, **shared)
     usual = next((one for one in info.metadata if isinstance(one, SliderRange)), None)
-    low, high = _bounds(name, limits)
+    low = float(next((bound.ge for bound in info.metadata if isinstance(bound, Ge)), -math.inf))  # type: ignore[arg-type]
+    high = next((bound.le for bound in info.metadata if isinstance(bound, Le)), math.inf)
+    high = float(within(name, high, limits))
     if usual is None:
         return gr.Number(value, minimum=low, maximum=high, precision=0 if info.annotation is int else None, **shared)
     return gr.Slider(low, min(high, max(usual.high, value)), value, step=usual.step, **shared)
-
-
-def _bounds(name: str, limits: Limits) -> tuple[float, float]:
-    metadata = FIELDS[name].metadata
-    low = next((bound.ge for bound in metadata if isinstance(bound, Ge)), -math.inf)
-    high = next((bound.le for bound in metadata if isinstance(bound, Le)), math.inf)
-    return float(low), float(within(name, high, limits))  # type: ignore[arg-type]
 
 
 def within(name: str, value: Any, limits: Limits) -> Any:
@@ -105,13 +100,16 @@ def read_settings(values: Sequence[Any], limits: Limits) -> DecodingConfig:
 
 
 def make_config(given: Mapping[str, Any], limits: Limits) -> DecodingConfig:
-    """Make a configuration of options, as :func:`read_settings`."""
+    """Make a configuration of options, as :func:`read_settings`; those that decoding would not read do not count."""
     drafter = "model" if read_draft(given.get("drafter")) else given.get("drafter", "model")
     warm = given.get("temperature") or 0.0
     read = options_read(str(drafter), str(given.get("rule", "entropy")), warm if isinstance(warm, int | float) else 0.0)
     used = {name: _typed(name, value) for name, value in given.items() if name in read or name not in FIELDS}
     config = DecodingConfig(**{**used, "drafter": drafter})
-    check_options(config, limits)
+    sizes = [(name, getattr(config, name), getattr(limits, limit)) for name, limit in COUNTS.items()]
+    for name, value, most in (*sizes, ("branching", max(config.branching), limits.branches)):
+        if name in read and value > most:
+            raise ValueError(f"{name} is {value:,}, and at most {most:,} are allowed here: choose fewer")
     return config
 
 
@@ -120,17 +118,3 @@ def _typed(name: str, value: Any) -> Any:
     if info is not None and get_origin(info.annotation) is tuple and isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return value
-
-
-def check_options(config: DecodingConfig, limits: Limits) -> None:
-    """Refuse options beyond a limit of the page; those that decoding would not read do not count.
-
-    Raises:
-        ValueError: the first such option, with its value and the limit.
-    """
-    read = options_read(config.drafter, config.rule, config.temperature)
-    sizes = [(name, getattr(config, name), getattr(limits, limit)) for name, limit in COUNTS.items()]
-    sizes.append(("branching", max(config.branching), limits.branches))
-    for name, value, most in sizes:
-        if name in read and value > most:
-            raise ValueError(f"{name} is {value:,}, and at most {most:,} are allowed here: choose fewer")

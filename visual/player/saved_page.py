@@ -79,16 +79,11 @@ def halves() -> tuple[str, str]:
     return before, after
 
 
-def saved_page(
-    frames: Sequence[str], listed: Mapping[str, Any] | None = None, races: Mapping[str, Sequence[str]] | None = None
-) -> str:
+def saved_page(frames: Sequence[str]) -> str:
     """Make the page of a run from the player's list of frames.
 
     Frames hold any text of a model. They are in the page as JSON with no ``<`` in it, so that nothing in them can
     end the element that holds them; the player puts their text into the page as text.
-
-    Args:
-        listed: the :func:`catalog`, with its lessons if ``races`` has their frames by name.
     """
-    data = {"frames": frames, "catalog": listed or catalog((), ()), "races": races or {}}
+    data = {"frames": frames, "catalog": catalog((), ())}
     return json.dumps(data).replace("<", "\\u003c").join(halves())

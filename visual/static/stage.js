@@ -124,19 +124,12 @@ function createStage(root, host) {
     cancelAnimationFrame(state.frame);
     for (const word of root.querySelectorAll(".flying")) word.remove();
     drawThreads(root, field, null);
-    if (!next.view) return emptyField();
+    if (!next.view) return emptyField(field);
     const { view, step } = next;
     if (view.name === "chain") return drawChain(field, view);
     if (view.name === "mask") return drawMask(field, step.tree, step.cached);
     const undecided = before?.step === step && !["done", "mask", "chain"].includes(before.view.name);
     return undecided && view.name === "done" && !calm() ? slide(next) : settle(next, before);
-  }
-
-  function emptyField() {
-    drawFigure(field, [], []);
-    field.under.replaceChildren();
-    field.over.replaceChildren();
-    field.at = null;
   }
 
   function settle(next, before) {

@@ -116,7 +116,7 @@ async function startSite() {
 
 const mark = (name) => `<!-- ${name} -->`; // of a part that a blank page lacks
 
-// A page of its own: frames are an element of it, and so are the races of its lessons, where it has any.
+// A page of its own: frames are an element of it.
 function startSaved() {
   const root = document.querySelector(".stage");
   const saved = JSON.parse(document.querySelector("#frames").textContent);
@@ -126,7 +126,7 @@ function startSaved() {
     measure: null,
     page: null,
     plotly: async () => window.Plotly,
-    open: async (race) => saved.races?.[race] ?? saved.frames,
+    open: async () => saved.frames,
   };
   const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
   if (cell) fitCell(cell, root);

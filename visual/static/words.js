@@ -243,9 +243,13 @@ function drawMask(field, tree, cached) {
       parts.push(rectangle([x, y + 0.5, cell - 1.5, cell - 1.5], 0, name));
     });
   });
+  emptyField(field, parts);
+}
+
+function emptyField(field, words = []) {
   drawFigure(field, [], []);
   field.under.replaceChildren();
-  field.over.replaceChildren(...parts);
+  field.over.replaceChildren(...words);
   field.at = null;
 }
 

@@ -182,16 +182,6 @@ def rotary_axes(section: Sequence[int], interleaved: bool) -> list[int]:
     return [pair % 3 if pair < 3 * section[pair % 3] else 0 for pair in range(sum(section))]
 
 
-def rotations_in_rows(
-    rotary: LlamaRotaryEmbedding, axes: Sequence[int], positions: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines ``[batch, entries, size of a head]`` of positions ``[3, batch, entries]``."""
-    angles = positions[list(axes)].float() * rotary.inv_freq.float()[:, None, None]  # [pairs, batch, entries]
-    angles = angles.permute(1, 2, 0).repeat(1, 1, 2)
-    scaling = rotary.attention_scaling
-    return (angles.cos() * scaling).to(dtype), (angles.sin() * scaling).to(dtype)
-
-
 @dataclass(frozen=True, slots=True)
 class SharedEmbeddings:
     """The target's token embeddings and head, which a feature draft shares."""
@@ -294,29 +284,21 @@ class FeatureDraft(PreTrainedModel):
         fused: Tensor = self.fc(torch.cat([embeds, states], dim=-1))
         return fused
 
-    def entries(
-        self,
-        tokens: Tensor,
-        embeds: Tensor,
-        states: Tensor,
-        question: Tensor | None = None,
-    ) -> DraftInputs:
+    def entries(self, tokens: Tensor, embeds: Tensor, states: Tensor, question: Tensor) -> DraftInputs:
         """Return the layers' inputs for a text whose states are known.
 
         Args:
             tokens: ``[length]``: token 1 to token ``length`` of the text.
             embeds: of them, ``[length, hidden]``, with projected picture features in image slots.
             states: the target's, of token 0 to ``length - 1``, ``[length, layers * hidden]``.
-            question: the target's state of the prompt's last token, which a compressor's gate reads; without it the
-                last of ``states``.
+            question: the target's state of the prompt's last token, which a compressor's gate reads.
         """
         slots = torch.isin(tokens, tokens.new_tensor(self.slot_ids))
         kind, embeds = self.config.format, embeds.to(self.dtype)
         if kind == "eagle3" or self.config.own_embeddings:
             embeds = self.embed(tokens)
         if kind == "vispec" or self.compressor is not None:
-            asked = states[-1] if question is None and len(states) else question
-            return self._compress(embeds, states, slots, asked)
+            return self._compress(embeds, states, slots, question)
         inputs = self.inputs(embeds, states)
         if kind == "msd":
             inputs = torch.where(slots[:, None], embeds, inputs)
@@ -347,7 +329,10 @@ class FeatureDraft(PreTrainedModel):
         """Return cosines and sines of positions ``[batch, entries]``, or of their rows ``[3, batch, entries]``."""
         if positions.dim() == 3:
             axes = rotary_axes(self.config.mrope_section or (), self.config.mrope_interleaved)
-            return rotations_in_rows(self.rotary_emb, axes, positions, self.dtype)
+            angles = positions[axes].float() * self.rotary_emb.inv_freq.float()[:, None, None]
+            angles = angles.permute(1, 2, 0).repeat(1, 1, 2)  # [batch, entries, size of a head]
+            scaling = self.rotary_emb.attention_scaling
+            return (angles.cos() * scaling).to(self.dtype), (angles.sin() * scaling).to(self.dtype)
         cosines, sines = self.rotary_emb(positions.new_empty(0, dtype=self.dtype), position_ids=positions)
         return cosines, sines
 
