@@ -38,8 +38,8 @@ STRANGE: Final = (
 )
 NEW: Final = "A scene that neither model has answered about. Ask about it, and press Run."
 PHOTO: Final = (
-    "Your picture. These models have seen nothing but toy scenes, so they will talk nonsense about it; watch that both"
-    " talk the same nonsense. Press Run."
+    "Your picture. These models have seen nothing but toy scenes, so they will talk nonsense about it: the same"
+    " nonsense, alone and together. Press Run."
 )
 OWN_PICTURE: Final = "Your picture. Ask about it, and press Run."
 LOST: Final = "your dialogue is no longer kept: press Run to begin another"

@@ -25,7 +25,8 @@ KEY = {  # words of the legend; an entry appears with its first use
     "doubt": "full: sure of what follows, hollow: in doubt",
     "block": "one block: one pass; the prompt gave the first token", "accepted": "small model, accepted",
     "refused": "refused", "never": "never reached",
-    "same": "the large model’s own word there: equal, or another", "alone": "large model alone, by then",
+    "same": "the large model’s word: equal; another ends the branch",
+    "alone": "large model alone, by then",
     "seen": "at least ten times less likely with a grey picture",
     "sees": "what each guess sees", "kept": "columns that stay", "dropped": "columns that are overwritten",
 }  # fmt: skip

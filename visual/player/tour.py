@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from specllava.metrics import judged_nodes, summarise
+from specllava.metrics import judged_nodes, speedup, summarise
 from specllava.trace import DecodeTrace, StepTrace
 from visual.player.labels import counted, quoted, spelled, token_label, word_at
 from visual.player.sentences import (
@@ -90,9 +90,8 @@ class Tour:
     def _alone(self) -> Beat:
         at, passes = first_position(self.together, self.number), counted(len(self.alone.steps), "pass")
         text = (
-            "The large model writes one word per pass, or a piece of one: a token. For every pass it fetches all its"
-            " weights again."
-            f" This answer takes {passes}."
+            "A large model is slow: it writes one word per pass, or a piece of one (a token), and for every pass it"
+            f" fetches all its weights again. This answer takes {passes}."
         )
         short = f"One word per pass, and each fetches all weights again. Here: {passes}."
         words = Words(plain(text), [], plain(short))
@@ -125,8 +124,8 @@ class Tour:
             more = " Most of a pass is fetching the weights, and that happens only once."
         else:
             more = (
-                f" Its weights are fetched only once. On a GPU it takes nearly as long as for one word; on this small"
-                f" CPU {ratio:.1f} times."
+                f" Its weights are fetched only once. On a GPU it takes hardly longer than for one word; on this small"
+                f" CPU {ratio:.1f} times as long."
             )
         note = "" if math.isnan(ratio) else (
             f"{milliseconds(took)} for {count} guesses; for one word {milliseconds(one)}"
@@ -137,7 +136,7 @@ class Tour:
 
     def _own_words(self) -> Beat:
         lit = picture_nodes(self.together, self.number)
-        say: Segments = plain("Beside each guess the pass writes the large model’s own word.")
+        say: Segments = plain("The large model writes its own word beside each guess.")
         short: Segments = plain("Beside each: the large model’s own word.")
         if lit:
             named = [[["large", quoted(word_at(self.together, self.step, node))]] for node in lit]
@@ -156,12 +155,17 @@ class Tour:
             first, *siblings = family_of(self.step, fork)
             taken = next(node for node in siblings if node in self.step.emitted_nodes)
             more += [
-                ["", "A line of first choices would have ended at "],
+                ["", "A line alone would have ended at "],
                 ["refused", quoted(word_at(self.together, self.step, first))],
                 ["", "; the branch of "], ["small", quoted(word_at(self.together, self.step, taken))], ["", " brings "],
             ]  # fmt: skip
         else:
             more.append(["", "This pass brings "])
-        more += [["b", f"{counted(brought, 'token', True)} from this one pass"], ["", "."]]
+        more += [["b", counted(brought, "token", True)], ["", f".{self._clock()}"]]
         shown = Words(words.say, more, words.short, big=True)
         return self._beat("accept", shown, "done", ("large", "accepted", "refused", "alone"), fold=True, threads=True)
+
+    def _clock(self) -> str:
+        """Say how much faster the whole answer came, where clocks are recorded."""
+        ratio = speedup(summarise([self.alone]), summarise([self.together]))
+        return "" if math.isnan(ratio) else f" By the clock {ratio:.1f} times as fast."

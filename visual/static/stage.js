@@ -62,7 +62,8 @@ function createStage(root, host) {
     const alone = race.raced && stop.key.includes("alone") ? aloneCount(race, clock) : null;
     const { passes = null, spot = null, seen = null } = stop.view;
     const [upto, fresh] = after ? [step.first + step.words.length, step.first] : [step.first, Infinity];
-    return { ...stop, index: stop.step, step, clock, alone, passes, upto, fresh, plain: passes !== null, spot, seen };
+    const plain = state.mode === "tour" && alone === null; // who wrote what is told with the verdict
+    return { ...stop, index: stop.step, step, clock, alone, passes, upto, fresh, plain, spot, seen };
   }
 
   // --- drawing ------------------------------------------------------------------------------------------

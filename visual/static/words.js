@@ -100,11 +100,12 @@ function number(tree, view, at, node) {
 function wish(tree, view, at, node) {
   const lit = view.lit?.includes(node);
   const tight = at.column < 76;
-  const sign = tree.same[node] ? (tight ? "" : "= ") : "≠ ";
+  const vain = refusedBefore(tree, node);
+  const sign = vain || (tree.same[node] && tight) ? "" : tree.same[node] ? "= " : "≠ ";
   const wide = textWidth(sign + tree.wish[node], 15) > at.column;
   const size = wide ? 13 : lit ? (tight ? 15 : 18) : Math.min(15, at.size);
   const y = at.y[node] + at.radius + 19.5;
-  const name = lit ? "wish lit" : refusedBefore(tree, node) ? "pale" : "wish";
+  const name = lit ? "wish lit" : vain ? "pale" : "wish";
   const text = write(at.x[node], y, "", name, { anchor: "middle", size });
   text.append(svg("tspan", { class: tree.same[node] ? "" : "refused" }, sign), svg("tspan", {}, tree.wish[node]));
   if (!lit) return [text];
@@ -119,7 +120,8 @@ function refusedBefore(tree, node) {
 }
 
 function uprightWord(tree, view, at, kind, node) {
-  const two = view.name === "words" && node && tree.wish[node] !== null && !tree.same[node];
+  const asked = view.name === "words" && node && tree.wish[node] !== null;
+  const two = asked && !tree.same[node] && !refusedBefore(tree, node);
   const folded = view.fold && kind === "r";
   const lit = view.name === "words" && view.lit?.includes(node);
   const name = lit ? "strong large" : CLASSES[kind];
