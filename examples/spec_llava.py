@@ -83,8 +83,8 @@ def prompt_embeds(llava: LlavaForConditionalGeneration, ids: Tensor, features: T
     return embeds.masked_scatter(slots, llava.model.multi_modal_projector(features))
 
 
-def grow(draft: Decoder, unread: list[int], depth: int) -> Tree:
-    """Grow a tree below the last of ``unread``, one pass of the draft per level.
+def grow(draft: Decoder, unread: list[int], depth: int, eos: int) -> Tree:
+    """Grow a tree below the last of ``unread``, one pass of the draft per level; nothing follows ``eos``.
 
     A node whose entropy is at most the threshold gets one child, an unsure one exp(entropy), rounded up.
     """
@@ -113,7 +113,7 @@ def grow(draft: Decoder, unread: list[int], depth: int) -> Tree:
             count = 1 if entropy <= THRESHOLD else min(BRANCHES, math.ceil(math.exp(entropy)))
             top = row.topk(count)
             new += [tree.add(int(t), node, float(p)) for p, t in zip(top.values, top.indices, strict=True)]
-        level = new
+        level = [node for node in new if tree.tokens[node] != eos]
     return select(tree)
 
 
@@ -169,7 +169,7 @@ def answer(
         # The draft forgets its guesses; what was accepted is read with the next root.
         small.keep(list(range(text)))
         text += len(unread)
-        tree = grow(small, unread, min(DEPTH, left - 1))
+        tree = grow(small, unread, min(DEPTH, left - 1), eos)
         path, root = verify(big, tree)
         tokens = [*(tree.tokens[node] for node in path[1:]), root][:left]
         if eos in tokens:

@@ -336,11 +336,11 @@ class Pair:
         length = prompt.length + config.max_new_tokens
         if caches is not None:
             length = min(self.context, -(-length // CHAT_TOKENS) * CHAT_TOKENS)
-        eos, random = self.eos_token_ids, SeededRandom(config.seed)
-        settings = answer_settings(self.target, self.processor.tokenizer, config, prompt.input_ids, eos)
+        tokenizer, random = self.processor.tokenizer, SeededRandom(config.seed)
+        settings = answer_settings(self.target, tokenizer, config, prompt.input_ids, self.eos_token_ids)
         drafter = self._drafter(lane, settings, random, length)
         caches = KVCaches(self.engines) if caches is None else caches
-        return Request(lane, self.target, drafter, eos, settings, random, caches, length, record)
+        return Request(lane, self.target, drafter, settings, random, caches, length, record)
 
     def _drafter(self, lane: Lane, settings: AnswerSettings, random: SeededRandom, length: int) -> Drafter:
         """Build the drafter of a lane for one answer.

@@ -84,7 +84,10 @@ class GrowthRule(ABC):
 
     @abstractmethod
     def frontier(self, builder: TreeBuilder, level: Sequence[int]) -> list[int]:
-        """Return the nodes of the newest level to expand next; none ends the growth."""
+        """Return the nodes of the newest level to expand next; none ends the growth.
+
+        Nodes whose token ends the answer are not in ``level``.
+        """
 
     @abstractmethod
     def select(self, builder: TreeBuilder) -> list[int]:
@@ -123,11 +126,14 @@ class GrowthLimits:
     expanded_nodes: int
 
 
-def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
+def grow(
+    root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits, ends: frozenset[int] = frozenset()
+) -> GrownTree:
     """Grow a tree below ``root``.
 
     Args:
         expand: called once per level with the builder and the ids of nodes whose parents were expanded before.
+        ends: tokens that end an answer; nodes with them are not expanded.
 
     Raises:
         ValueError: the rule breaks ``limits``, returns no integers, expands no nodes of the level, or selects a child
@@ -147,6 +153,9 @@ def grow(root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits) -> G
                 raise ValueError(f"the rule {rule.name} wants {count} children of one node: 0 to max_children, {most}")
             best = zip(top.tokens[:count], top.log_probs[:count], strict=True)
             level += [builder.add(token, node, rank, log_prob) for rank, (token, log_prob) in enumerate(best)]
+        level = [node for node in level if builder.tokens[node] not in ends]
+        if not level:
+            break
     return _select_tree(builder, rule, limits)
 
 

@@ -204,11 +204,13 @@ class AnswerSettings:
     Args:
         processing: of logits, by the tokens before them.
         warpers: what makes distributions of them; empty for a greedy answer.
-        stops: what ends the answer beside its tokens and its limit, if anything does.
+        eos_token_ids: tokens that end the answer.
+        stops: what ends it beside these and its limit, if anything does.
     """
 
     processing: LogitsProcessing
     warpers: LogitsProcessorList
+    eos_token_ids: frozenset[int]
     stops: StopStrings | None
 
 
@@ -240,7 +242,7 @@ def answer_settings(
         if config.temperature > 0:
             sampling = warpers(config.temperature, config.top_p, config.top_k, asked, device)
         stops = StopStrings(tokenizer, asked.stop_strings, input_ids) if asked.stop_strings else None
-    return AnswerSettings(LogitsProcessing(processors, input_ids), sampling, stops)
+    return AnswerSettings(LogitsProcessing(processors, input_ids), sampling, eos_token_ids, stops)
 
 
 @contextmanager

@@ -104,7 +104,6 @@ class Request:
         lane: Lane,
         target: PreTrainedModel,
         drafter: Drafter,
-        eos_token_ids: frozenset[int],
         settings: AnswerSettings,
         random: SeededRandom,
         caches: KVCaches,
@@ -114,7 +113,7 @@ class Request:
         self.lane, self.caches, self.drafter = lane, caches, drafter
         self.emitted: list[int] = []
         self.finished: FinishReason | None = None
-        self._target, self._eos, self._settings, self._random = target, eos_token_ids, settings, random
+        self._target, self._settings, self._random = target, settings, random
         self._length, self._record = length, record
         self._sampler = RejectionSampler(lane.config.temperature, random, settings.warpers)
         self._tree: DraftTree | None = None
@@ -281,12 +280,13 @@ class Request:
 
     def _emit(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Emit tokens up to the end of the answer, and set why it is finished if it is."""
-        emitted, stops = clip(tokens, self.room, self._eos), self._settings.stops
+        ends, stops = self._settings.eos_token_ids, self._settings.stops
+        emitted = clip(tokens, self.room, ends)
         end = stops.end(emitted) if stops else None
         emitted = emitted[:end]
         self.emitted += emitted
         self._settings.processing.append(emitted)
-        if emitted[-1] in self._eos:
+        if emitted[-1] in ends:
             self.finished = "eos"
         elif end is not None:
             self.finished = "stop_string"

@@ -81,7 +81,7 @@ class TreeDrafter(Drafter):
         self._probs: dict[int, Tensor] = {}  # that its children were drawn from
         self.pass_tokens = ()
         limits = GrowthLimits(depth, self._config.nodes, self._config.max_expanded_nodes)
-        grown = grow(root, self._expand, self.rule, limits)
+        grown = grow(root, self._expand, self.rule, limits, self._settings.eos_token_ids)
         self._tree, self.pruned, self._builder_ids = grown.tree, grown.pruned, grown.builder_ids
         self.draft_probs = self._children_probs() if self._probs else None
         return self._tree
