@@ -85,7 +85,7 @@ class Choice:
     Args:
         help: one clause for ``--help`` and the page.
         options: fields of ``DecodingConfig`` that it reads; with ``rule``, also what that rule reads.
-        drawable: children may be drawn from the draft: the rule's trees do not depend on which tokens are guessed.
+        drawable: children may be drawn from the draft: which siblings its trees have does not depend on their tokens.
     """
 
     help: str

@@ -358,8 +358,8 @@ class Pair:
             raise ValueError(f"the drafter {name} grows no trees, so the rule {rule.name} has no use")
         if rule is not None and config.children == "drawn" and not rule.drawable:
             raise ValueError(
-                f"the rule {rule.name} is not drawable: set children to best, or drawable if its trees do not depend on"
-                " which tokens are guessed"
+                f"the rule {rule.name} is not drawable: set children to best, or drawable if which siblings its trees"
+                " have does not depend on their tokens"
             )
         if lane.drafter is not None:
             return lane.drafter

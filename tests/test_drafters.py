@@ -35,8 +35,7 @@ from specllava.spec_decode.rules import FixedRule
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from specllava.tree import DraftTree
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 BEARS = ({"rule": "nucleus"}, {"drafter": "Successors"}, {"drafter": "Nearest"})
 VOCABULARY = models.RECIPE.vocabulary
 CHATS, SEEDS = st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS)
@@ -46,8 +45,9 @@ DRAFTERS = tuple(name for name in DRAFTER_CHOICES if name != "model")
 
 def test_every_example_answers_as_the_target_alone_and_is_named_in_its_trace():
     names: dict[str, object] = {}
-    assert len(BLOCKS) == len(BEARS)
-    for block, bears in zip(BLOCKS, BEARS, strict=True):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == len(BEARS)
+    for block, bears in zip(blocks, BEARS, strict=True):
         assert len(block.split("\n\n\n", 1)[-1].strip().splitlines()) <= 30, "an example has 30 lines at most"
         exec(block, names)
         traces = names["traces"]
@@ -147,6 +147,8 @@ def test_no_method_changes_a_token(
     assert trace.token_ids == alone.token_ids
     assert trace.finish_reason == alone.finish_reason == ("eos" if alone.token_ids[-1] == eos else "length")
     assert DecodeTrace.from_json(trace.to_json()) == trace
+    above = {step.tree.tokens[node] for step in trace.steps for node in step.tree.parents[1:]}
+    assert eos not in above or method in ("prompt-lookup", "own drafter"), "nothing is guessed after the end"
     assert method not in DRAFTERS or pair.request(lane).drafter.name == method
     assert all(step.tree.drafted <= config.nodes and max(step.tree.depths()) <= config.depth for step in trace.steps)
 

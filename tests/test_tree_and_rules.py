@@ -204,8 +204,8 @@ def test_growth_stops_when_deeper_nodes_cannot_matter():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_nothing_is_guessed_behind_the_end_of_an_answer(rule: Any):
-    """No pass is spent on it, and a tree is worth no less: the draft's chances of its guesses that can be accepted."""
+def test_nothing_is_guessed_after_the_end_of_an_answer(rule: Any):
+    """No pass is spent on it. Trees are worth no less: the draft's chances of guesses that can be accepted, summed."""
     ends, config = frozenset({1, 4}), DecodingConfig(rule=rule, nodes=12, depth=5, min_log_prob=-50.0)
     limits, gained = GrowthLimits(config.depth, config.nodes, config.max_expanded_nodes), 0.0
 
@@ -218,10 +218,8 @@ def test_nothing_is_guessed_behind_the_end_of_an_answer(rule: Any):
         tree = grow(ROOT, draft.expand, build_rule(config), limits, ends).tree
         assert not any({*path[1:-1]} & ends for path, *_ in described(tree))
         assert not any({*path[1:]} & ends for path in draft.paths.values())
-        more = worth(tree) - worth(grown(random_draft(seed, 1.5), config).tree)
-        assert more >= -1e-9
-        gained += more
-    assert (gained > 0.1) == (rule in ("entropy", "topk"))  # others have the shape of every tree
+        gained += worth(tree) - worth(grown(random_draft(seed, 1.5), config).tree)
+    assert gained > 0.1 if rule in ("entropy", "topk") else abs(gained) < 1e-9  # others have the shape of every tree
 
 
 def test_no_depth_means_no_question_to_the_draft():

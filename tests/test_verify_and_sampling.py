@@ -182,6 +182,7 @@ RANDOM = WORLDS["random"]
 @CASES
 def test_drawn_children_are_lossless(world: World, shape: Shape):
     assert tally(world, drawn(world, shape), verify_drawn).off(world) < EXACT
+    assert tally(world, drawn(world, shape, end=1), verify_drawn).off(world) < EXACT
 
 
 @CASES

@@ -66,7 +66,7 @@ class GrowthRule(ABC):
     """
 
     drawable: bool = False
-    """Its trees do not depend on which tokens are guessed, so children may be drawn from the draft."""
+    """Which siblings its trees have does not depend on their tokens, so children may be drawn from the draft."""
 
     @property
     def name(self) -> str:

@@ -107,7 +107,7 @@ class TopKRule(ScoredRule):
 
 @dataclass(kw_only=True)
 class ShapedRule(GrowthRule):
-    """Grow the tree of one shape, whatever the tokens are."""
+    """Grow the tree of one shape, cut where a guess ends the answer."""
 
     drawable = True
     _shape: Shape = field(init=False, repr=False)  # below the root

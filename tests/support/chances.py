@@ -116,8 +116,8 @@ def make_tree(tokens: Sequence[int], parents: Sequence[int]) -> DraftTree:
     return DraftTree((ROOT_TOKEN, *tokens), (ROOT_PARENT, *parents), (0.0,) * nodes, (None,) * nodes)
 
 
-def grow(shape: Shape, pick: Callable[[Prefix, int], Sequence[int]]) -> DraftTree:
-    """Level by level, children as the shape has them, or as many as ``pick`` gives."""
+def grow(shape: Shape, pick: Callable[[Prefix, int], Sequence[int]], end: int | None = None) -> DraftTree:
+    """Level by level, children as the shape has them, or as many as ``pick`` gives; none after ``end``."""
     tokens: list[int] = []
     parents: list[int] = []
     level: list[tuple[int, Prefix, Shape]] = [(0, (), shape)]
@@ -127,13 +127,13 @@ def grow(shape: Shape, pick: Callable[[Prefix, int], Sequence[int]]) -> DraftTre
             for token, child in zip(pick(prefix, len(shapes)), shapes, strict=False):
                 tokens.append(token)
                 parents.append(node)
-                below.append((len(tokens), (*prefix, token), child))
+                below.append((len(tokens), (*prefix, token), () if token == end else child))
         level = below
     return make_tree(tokens, parents)
 
 
-def drawn(world: World, shape: Shape) -> Grow:
-    return lambda chance: grow(shape, lambda prefix, count: draw_children(world.draft(prefix), count, chance))
+def drawn(world: World, shape: Shape, end: int | None = None) -> Grow:
+    return lambda chance: grow(shape, lambda prefix, count: draw_children(world.draft(prefix), count, chance), end)
 
 
 def chosen(world: World, shape: Shape) -> Grow:

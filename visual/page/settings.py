@@ -100,7 +100,11 @@ def read_settings(values: Sequence[Any], limits: Limits) -> DecodingConfig:
 
 
 def make_config(given: Mapping[str, Any], limits: Limits) -> DecodingConfig:
-    """Make a configuration of options, as :func:`read_settings`; those that decoding would not read do not count."""
+    """Make a configuration of options, as :func:`read_settings`. Options that decoding would not read are ignored.
+
+    Raises:
+        ValueError: as :func:`read_settings`.
+    """
     drafter = "model" if read_draft(given.get("drafter")) else given.get("drafter", "model")
     warm = given.get("temperature") or 0.0
     read = options_read(str(drafter), str(given.get("rule", "entropy")), warm if isinstance(warm, int | float) else 0.0)

@@ -24,8 +24,8 @@ FAVICON: Final = STATIC / "favicon.png"
 SCRIPTS: Final = ("race", "tree", "words", "text", "spotlight", "stage", "start")
 TITLE: Final = "specllava: a draft's doubt grows a tree, one pass checks it"
 TOY: Final = (
-    "A toy: a LLaVA of 17 million parameters that knows only scenes like these. It may talk nonsense: the same, alone"
-    " and together."
+    "A toy: a LLaVA of 17 million parameters that knows only scenes like these. It may talk nonsense: the same nonsense"
+    " alone and together."
 )
 FRAMES: Final = "<!-- frames -->"
 

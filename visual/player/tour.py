@@ -124,8 +124,8 @@ class Tour:
             more = " Most of a pass is fetching the weights, and that happens only once."
         else:
             more = (
-                f" Its weights are fetched only once. On a GPU it takes hardly longer than for one word; on this small"
-                f" CPU {ratio:.1f} times as long."
+                " Its weights are fetched only once. On a GPU such a pass takes hardly longer than for one word; on"
+                f" this small CPU {ratio:.1f} times as long."
             )
         note = "" if math.isnan(ratio) else (
             f"{milliseconds(took)} for {count} guesses; for one word {milliseconds(one)}"
@@ -155,7 +155,7 @@ class Tour:
             first, *siblings = family_of(self.step, fork)
             taken = next(node for node in siblings if node in self.step.emitted_nodes)
             more += [
-                ["", "A line alone would have ended at "],
+                ["", "First choices alone would have ended at "],
                 ["refused", quoted(word_at(self.together, self.step, first))],
                 ["", "; the branch of "], ["small", quoted(word_at(self.together, self.step, taken))], ["", " brings "],
             ]  # fmt: skip
@@ -166,6 +166,6 @@ class Tour:
         return self._beat("accept", shown, "done", ("large", "accepted", "refused", "alone"), fold=True, threads=True)
 
     def _clock(self) -> str:
-        """Say how much faster the whole answer came, where clocks are recorded."""
+        """Say how much faster the answer came after the prompt, where clocks are recorded."""
         ratio = speedup(summarise([self.alone]), summarise([self.together]))
         return "" if math.isnan(ratio) else f" By the clock {ratio:.1f} times as fast."

@@ -62,7 +62,7 @@ function createStage(root, host) {
     const alone = race.raced && stop.key.includes("alone") ? aloneCount(race, clock) : null;
     const { passes = null, spot = null, seen = null } = stop.view;
     const [upto, fresh] = after ? [step.first + step.words.length, step.first] : [step.first, Infinity];
-    const plain = state.mode === "tour" && alone === null; // who wrote what is told with the verdict
+    const plain = state.mode === "tour" && alone === null; // the verdict says who wrote what
     return { ...stop, index: stop.step, step, clock, alone, passes, upto, fresh, plain, spot, seen };
   }
 

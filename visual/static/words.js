@@ -96,7 +96,7 @@ function number(tree, view, at, node) {
   return write(x, at.y[node] + at.radius + 18.5, words, "number", { anchor });
 }
 
-// The large model's own word below a guess: equal, or another.
+// The large model's own word below a guess: equal, or another; without a sign after a refused guess.
 function wish(tree, view, at, node) {
   const lit = view.lit?.includes(node);
   const tight = at.column < 76;
