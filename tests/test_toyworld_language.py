@@ -270,7 +270,7 @@ def test_every_answer_of_every_family_is_true(split: Split) -> None:
 
 
 def test_what_is_hard_is_asked_more_often() -> None:
-    """Of three questions drawn one about a kind that there are several of; equal colours as often as not."""
+    """If one of three is about a kind that there are several of, it is asked; equal colours as often as others."""
     cats = [Thing("cat", colour, "small", column, "back") for colour, column in (("red", "left"), ("blue", "right"))]
     scene = Scene("city", "clear", "day", (*cats, Thing("dog", "red", "large", "middle", "front")))
 

@@ -43,7 +43,7 @@ def draw_query(scene: Scene, rng: random.Random, families: tuple[Family, ...] = 
 
 
 def draw_demanding(scene: Scene, rng: random.Random) -> Query:
-    """Draw a question, of :data:`CHOICES` one about a kind that the scene has several of where there is one."""
+    """Draw :data:`CHOICES` questions; return the first about a kind that the scene has several of, else the first."""
     kinds = [thing.kind for thing in scene.things]
     several = {kind for kind in kinds if kinds.count(kind) > 1}
     drawn = [draw_query(scene, rng) for _ in range(CHOICES)]

@@ -312,7 +312,7 @@ def _unknowable(scene: Scene, rng: random.Random) -> Query:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    *(_exists_coloured, _which_colour, _things, _weather, _time, _place, _is_colour, _where) * 2, _total,
-    *(_look("colour"), _look("size"), _count, _exists, _same_colour) * 3,
-    *(_side, _larger) * 4, *(_neighbour, _unknowable) * 5,
+    *(_look("colour"), _look("size"), _count) * 3, *(_exists_coloured, _which_colour) * 2, *(_same_colour,) * 3,
+    *(_things, _weather, _time, _place) * 2, *(_exists,) * 3, *(_side,) * 4, *(_neighbour,) * 5, *(_larger,) * 4,
+    *(_unknowable,) * 5, *(_is_colour,) * 2, _total, *(_where,) * 2,
 )  # fmt: skip
