@@ -30,9 +30,10 @@ from recipes.toy.datasets import EXPORT_START, START
 from recipes.toy.dialogue import ask, discuss, look_ups
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.evaluate import EVALUATION_START
-from recipes.toy.hints import Hints, first_tokens, naming_loss
+from recipes.toy.hints import Hints, answers_in, first_tokens, naming_loss
 from recipes.toy.language import QuestionAnswer
 from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, quoting_losses, target_losses
+from recipes.toy.phrases import PLURALS
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.record import LESSONS_START
 from recipes.toy.scene import (
@@ -200,21 +201,22 @@ def test_a_word_of_a_question_ends_where_its_last_token_does(processor):
 @pytest.mark.parametrize(
     ("turns", "hinted"),
     [
-        (("Is the dog in the blue cat?", "-"), "dog=3 in=no blue=no cat=5 ?=no"),
-        (("The cat is where?", "-"), "cat=0 is=5 w=no"),  # either
-        (("Is the dog blue?", "-"), "dog=3 blue=no"),
-        (("What is blue?", "-"), "blue=5 ?=no"),
-        (("Is there a horse or a green cat?", "-"), "horse=no green=no cat=no"),
-        (("Is it day or night?", "-"), "day=yes night=no"),
+        (("Is the dog in the blue cat?", "-"), "dog=3 in=no blue=no cat=5 ?=no :=no"),
+        (("The cat is where?", "-"), "cat=0 is=5 w=no :=no"),  # either
+        (("Is the dog blue?", "-"), "dog=3 blue=no :=no"),
+        (("What is blue?", "-"), "blue=5 ?=no :=no"),
+        (("Is there a horse or a green cat?", "-"), "horse=no green=no cat=no :=no"),
+        (("Is it day or night?", "-"), "day=yes night=no :=no"),
         (("What is the dog?", "It is red and large."), "dog=3 ?=no ASSISTANT=no :=3 is=3 and=3"),
         (("What is on the left?", "A red cat."), "ASSISTANT=no :=0 A=0 red=0"),
         (("What colour are cats?", "One is red and the other is blue."), "s=0 ?=5 ASSISTANT=5 :=0 is=0 is=5"),
-        (("Which is larger, the dog or the cat?", "The dog is larger."),
-         "dog=3 or=no cat=0 ?=5 ASSISTANT=no :=3 The=3"),
-        (("Any dog?", "Yes.", "Is it big?", "It is large."), "dog=3 ?=no it=3 big=no ASSISTANT=no :=3 is=3"),
+        (("Which is larger: the dog, the cat?", "The dog is larger."),
+         "dog=3 ,=no cat=0 ?=5 ASSISTANT=no :=3 The=3"),
+        (("How many cats?", "There are two cats."), "s=0 ?=5 ASSISTANT=5 :=0 two=0 cat=5"),
+        (("Any dog?", "Yes.", "Is it big?", "It is large."), "dog=3 ?=no :=yes it=3 big=no ASSISTANT=no :=3 is=3"),
         (("What is there?", "A blue cat.", "And its colour?", "It is blue."),
          "ASSISTANT=no :=5 A=5 blue=5 s=5 colour=no ASSISTANT=no :=5 is=5"),
-        (("How is the weather?", "It is clear.", "Is it big?", "It is small."), ""),
+        (("How is the weather?", "It is clear.", "Is it big?", "It is small."), ":=no :=no"),
     ],
 )  # fmt: skip
 def test_a_question_names_the_cells_that_it_asks_for_and_announces_those_of_its_answer(processor, turns, hinted):
@@ -224,6 +226,16 @@ def test_a_question_names_the_cells_that_it_asks_for_and_announces_those_of_its_
     ids, labels = encode_chat(processor.tokenizer, talk, 64)
     named = zip(ids, hints.cells(TWO_CATS, ids, labels), strict=True)
     assert " ".join(f"{decode([token]).strip()}={cells[cell]}" for token, cell in named if cell != IGNORE) == hinted
+
+
+def test_an_answer_with_a_plural_announces_two_objects_of_any_kind(processor):
+    hints, digits = Hints(processor.tokenizer, 64), Hints(processor.tokenizer, 64).digits
+    for kind, plural in PLURALS.items():
+        scene = replace(TWO_CATS, things=tuple(replace(thing, kind=kind) for thing in TWO_CATS.things[::2]))
+        talk = (QuestionAnswer(f"How many {plural} are there?", f"There are two {plural}."),)
+        ids, labels = encode_chat(processor.tokenizer, talk, 64)
+        (start, _), *_ = answers_in(labels)
+        assert hints.cells(scene, ids, labels)[start - 2 : start] == [digits["right", "front"], digits["left", "back"]]
 
 
 def test_naming_loss_is_the_mean_over_words_and_slots():

@@ -62,7 +62,7 @@ def description(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 LOOKING = (list_objects, list_objects, list_objects, list_objects)
 TALKING = (list_objects, converse, description, description)
 DRAFTING = (*TALKING, ask, ask, discuss)
-ASKING = (describe_as_typed, discuss, *(ask,) * 8, look_ups, look_ups)
+ASKING = (describe_as_typed, discuss, discuss, *(ask,) * 8, look_ups)
 
 
 def content_ids(tokenizer: Any) -> list[int]:

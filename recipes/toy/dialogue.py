@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +14,7 @@ from recipes.toy.language import QuestionAnswer, caption, describe, polish
 from recipes.toy.phrases import DETAIL_PROMPTS, read_wordings
 from recipes.toy.questions import FAMILIES, LOOKS, Family, Query, look_up, looks_of
 from recipes.toy.scene import Scene
-from recipes.toy.wordings import INFORMAL, inform, worded
+from recipes.toy.wordings import inform, worded
 
 SUGGESTIONS: Final[tuple[str, ...]] = (
     "Describe this image in detail.",
@@ -30,6 +31,8 @@ SINGLE_DESCRIPTION, SINGLE_CAPTION, SINGLE_QUESTION = 0.45, 0.06, 0.22  # shares
 DESCRIPTION_FIRST = 0.25  # how often a dialogue opens with a description
 FOLLOW_UP = 0.5  # how often a turn continues with "it" or "they" where that is possible
 LOOK_UPS = 3  # in a row
+TYPED_DESCRIPTION = 0.2  # share of the plain requests for a description that are varied
+CHOICES = 3  # questions of which a demanding one is asked
 
 
 def draw_query(scene: Scene, rng: random.Random, families: tuple[Family, ...] = FAMILIES) -> Query:
@@ -39,23 +42,32 @@ def draw_query(scene: Scene, rng: random.Random, families: tuple[Family, ...] = 
     return query
 
 
+def draw_demanding(scene: Scene, rng: random.Random) -> Query:
+    """Draw :data:`CHOICES` questions; return the first about a kind that the scene has several of, else the first."""
+    kinds = [thing.kind for thing in scene.things]
+    several = {kind for kind in kinds if kinds.count(kind) > 1}
+    drawn = [draw_query(scene, rng) for _ in range(CHOICES)]
+    demanding = (query for query in drawn if any(kind in " ".join(query.slots.values()) for kind in several))
+    return next(demanding, drawn[0])
+
+
 def ask(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """Return one question about the scene."""
-    return (worded(draw_query(scene, rng), rng),)
+    return (worded(draw_demanding(scene, rng), rng),)
 
 
 def describe_as_typed(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
-    """Return a description; a plain request for it is informal half of the time."""
+    """Return a description; a plain request for it is sometimes varied."""
     turn = describe(scene, rng)
-    if turn.question in DETAIL_PROMPTS and rng.random() < INFORMAL:
+    if turn.question in DETAIL_PROMPTS and rng.random() < TYPED_DESCRIPTION:
         turn = replace(turn, question=inform(rng.choice(read_wordings()["training"]["describe"]), rng))
     return (turn,)
 
 
 def look_ups(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """Return bare look-ups of several kinds."""
-    queries = {query.slots["kind"]: query for query in (look_up(scene, rng) for _ in range(LOOK_UPS)) if query}
-    return tuple(worded(query, rng) for query in queries.values()) or ask(scene, rng)
+    queries = {query.slots["kind"]: query for query in (look_up(scene, rng) for _ in range(LOOK_UPS))}
+    return tuple(worded(query, rng) for query in queries.values())
 
 
 def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
@@ -73,17 +85,19 @@ def converse(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
 def discuss(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:
     """Return a dialogue of two to four turns."""
     turns = [describe(scene, rng)] if rng.random() < DESCRIPTION_FIRST else []
-    return (*turns, *(turn for _, turn in inquire(scene, rng, rng.randint(2, 4) - len(turns))))
+    return (*turns, *(turn for _, turn in inquire(scene, rng, rng.randint(2, 4) - len(turns), draw_demanding)))
 
 
-def inquire(scene: Scene, rng: random.Random, length: int) -> list[tuple[Query, QuestionAnswer]]:
+def inquire(
+    scene: Scene, rng: random.Random, length: int, draw: Callable[[Scene, random.Random], Query] = draw_query
+) -> list[tuple[Query, QuestionAnswer]]:
     """Return different questions in a row, some of them about the object of the one before."""
     asked: list[tuple[Query, QuestionAnswer]] = []
     stated: frozenset[str] = frozenset()
     while len(asked) < length:
         query = follow_up(asked[-1][0], stated, rng) if asked and rng.random() < FOLLOW_UP else None
         follows = query is not None
-        query = query or draw_query(scene, rng)
+        query = query or draw(scene, rng)
         if any((query.form, query.slots) == (other.form, other.slots) for other, _ in asked) and not follows:
             continue
         turn = worded(query, rng)

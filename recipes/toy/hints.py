@@ -50,6 +50,8 @@ class Hints:
         self.none = self.tokens[NUMBERS[0]]
         self.pronouns = set(first_tokens(tokenizer, PRONOUNS).values())
         self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
+        spelt = {kind: tokenizer.encode(f" {plural}", add_special_tokens=False) for kind, plural in PLURALS.items()}
+        self.plurals = {kind: tuple(ids) for kind, ids in spelt.items()}
         named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
         self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
         self.judged = {*self.looks, *self.scenery} - self.kinds  # what "Yes" and "No" are about
@@ -101,7 +103,7 @@ class Hints:
         """Return the cells that a conversation refers to, in answers and questions.
 
         The last token before an answer announces the first object that it refers to, the one before that the second or
-        "no".
+        "no". Before an answer that refers to none, the last announces "Yes" where the answer begins with it, else "no".
         """
         named = self.name_cells(scene, labels)
         asked = self.find_kinds(scene, ids, labels, named)
@@ -110,6 +112,8 @@ class Hints:
             referred = list(dict.fromkeys(digit for digit in digits[start - 1 : end] if digit in self.digits.values()))
             if referred:
                 digits[start - 1], digits[start - 2] = [*referred, self.none][:2]
+            else:
+                digits[start - 1] = self.yes if labels[start] == self.yes else self.none
         return digits
 
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
@@ -156,7 +160,7 @@ class Hints:
 
         That is where a question names a kind or a colour, or refers to the last turn with a pronoun. Before a kind its
         colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes" or "no". Before
-        each word of the answer that fits an object asked for, its cell again.
+        each word of the answer that fits an object asked for, its cell again; a plural has those of the first two.
 
         Args:
             named: cells of :meth:`name_cells`.
@@ -172,7 +176,11 @@ class Hints:
                 # Of several objects, the answer states one after the other.
                 later = asked[asked.index(stated[-1]) :] if stated and stated[-1] in asked else asked
                 fitting = [thing for thing in later if token in self.words(thing) | self.spots(thing)]
-                if fitting:
+                plural = self.plurals[later[0].kind] if len(later) > 1 else ()
+                if plural and tuple(ids[index + 1 - len(plural) : index + 1]) == plural:
+                    digits[index - len(plural)], digits[index - 1] = map(self.digit, later[:2])
+                    stated = later[:2]
+                elif fitting:
                     digits[index - 1] = self.digit(fitting[0])
                     stated = [*stated, fitting[0]]
                 elif named[index - 1] in by_digit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import permutations, product
 from typing import Final
 
 from recipes.toy import phrases
@@ -247,11 +247,13 @@ def _larger(scene: Scene, rng: random.Random) -> Query | None:
 
 
 def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
-    """Compare the colours of two objects whose kinds are enough to name them."""
+    """Compare the colours of two objects whose kinds are enough to name them; as often yes as no where both occur."""
     single = [thing for thing in scene.things if len(_of_kind(scene, thing.kind)) == 1]
-    if len(single) < 2:
+    pairs = list(permutations(single, 2))
+    if not pairs:
         return None
-    a, b = rng.sample(single, 2)
+    equal = [pair for pair in pairs if pair[0].colour == pair[1].colour]
+    a, b = rng.choice(equal if equal and rng.random() < 0.5 else pairs)
     if a.colour == b.colour:
         answers = ("yes, both have the same colour", f"yes, both are {a.colour}")
     else:
@@ -296,14 +298,11 @@ def _things(scene: Scene, rng: random.Random) -> Query:
     return _query("things", (_seen(scene.things), f"I can see {_seen(scene.things)}", _there(scene.things)))
 
 
-def look_up(scene: Scene, rng: random.Random) -> Query | None:
+def look_up(scene: Scene, rng: random.Random) -> Query:
     """Ask for all looks of a kind at once, without a sentence; for training alone."""
     kind = _kind(scene, rng)
-    things = _of_kind(scene, kind)
-    if len(things) > 1:
-        return None
-    looks = [f"{thing.colour}, {thing.size}, {thing.column}, {thing.row}" for thing in things]
-    return Query("look_up", tuple(looks) or ("no",), {"kind": kind})
+    looks = [f"{thing.colour}, {thing.size}, {thing.column}, {thing.row}" for thing in _of_kind(scene, kind)]
+    return Query("look_up", ("; ".join(looks) or "no",), {"kind": kind})
 
 
 def _unknowable(scene: Scene, rng: random.Random) -> Query:
@@ -313,7 +312,7 @@ def _unknowable(scene: Scene, rng: random.Random) -> Query:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    *(_look("colour"), _look("size"), _count, _exists_coloured, _which_colour, _same_colour, _things) * 2,
-    *(_weather, _time, _place, _exists) * 2, *(_side, _neighbour, _larger, _unknowable) * 4,
-    *(_is_colour,) * 2, _total, _where,
+    *(_look("colour"), _look("size"), _count) * 3, *(_exists_coloured, _which_colour) * 2, *(_same_colour,) * 3,
+    *(_things, _weather, _time, _place) * 2, *(_exists,) * 3, *(_side,) * 4, *(_neighbour,) * 5, *(_larger,) * 4,
+    *(_unknowable,) * 5, *(_is_colour,) * 2, _total, *(_where,) * 2,
 )  # fmt: skip
