@@ -334,7 +334,7 @@ def test_the_tour_is_about_one_step_of_the_opening_example() -> None:
     favourite, *rest = children(step, fork)
     (taken,) = [node for node in rest if node in step.verification.accepted]
     refused, won = (word(first.lead, step.tree.tokens[node]) for node in (favourite, taken))
-    assert f"First choices alone would have ended at {refused}; the branch of {won} brings" in said[5]
+    assert f"First choices would have ended at {refused}; the branch of {won} brings" in said[5]
 
 
 def test_the_lessons_say_what_their_races_show() -> None:

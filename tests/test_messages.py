@@ -219,7 +219,8 @@ def test_a_command_reads_a_system_turn_and_a_template_of_a_file(tmp_path: Path) 
     file.write_text(TEMPLATES["joined by +"][0], encoding="utf-8")
     given = ["--system", SYSTEM, "--prompt", ASKED, "--chat-template", str(file), "--max-new-tokens", "12"]
     assert main(["compare", *given, "--json", str(out)]) == 0
-    model, processor = AutoModelForImageTextToText.from_pretrained(TOY).eval(), AutoProcessor.from_pretrained(TOY)
+    model = AutoModelForImageTextToText.from_pretrained(TOY, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(TOY)
     text = processor.apply_chat_template(TURNS, chat_template=file.read_text(), add_generation_prompt=True)
     read = processor(text=text, return_tensors="pt")
     answer = model.generate(**read, do_sample=False, max_new_tokens=12)[0, read["input_ids"].shape[1] :].tolist()

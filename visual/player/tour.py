@@ -123,10 +123,7 @@ class Tour:
         elif ratio <= SAME:
             more = " Most of a pass is fetching the weights, and that happens only once."
         else:
-            more = (
-                " Its weights are fetched only once. On a GPU such a pass takes hardly longer than for one word; on"
-                f" this small CPU {ratio:.1f} times as long."
-            )
+            more = f" On a GPU it takes hardly longer than for one word; on this CPU {ratio:.1f} times as long."
         note = "" if math.isnan(ratio) else (
             f"{milliseconds(took)} for {count} guesses; for one word {milliseconds(one)}"
         )  # fmt: skip
@@ -155,7 +152,7 @@ class Tour:
             first, *siblings = family_of(self.step, fork)
             taken = next(node for node in siblings if node in self.step.emitted_nodes)
             more += [
-                ["", "First choices alone would have ended at "],
+                ["", "First choices would have ended at "],
                 ["refused", quoted(word_at(self.together, self.step, first))],
                 ["", "; the branch of "], ["small", quoted(word_at(self.together, self.step, taken))], ["", " brings "],
             ]  # fmt: skip
