@@ -8,7 +8,6 @@ The target decides every token, so a rule changes the speed and never the answer
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from specllava import Pair
@@ -18,17 +17,13 @@ from specllava.spec_decode.rules import ScoredRule
 PICTURE = Path(__file__).resolve().parents[1] / "assets" / "examples" / "1-describe.png"
 
 
-@dataclass(frozen=True)
 class NucleusRule(ScoredRule):
     """Give a node the fewest children that together have ``share`` of the draft's probability."""
 
-    share: float = 0.5
-    nodes: int = 20
-    width: int = 4
-    min_log_prob: float = -2.0
-
     name = "nucleus"
+    share = 0.5
     max_children = 4
+    nodes, width, min_log_prob = 20, 4, -2.0
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         total = 0.0

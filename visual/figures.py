@@ -158,13 +158,13 @@ def speed_chart(rows: Sequence[tuple[str, float, float, float]], knob: str = "")
         "arrayminus": [value - low for value, low, _ in known],
     }  # fmt: skip
     shared: dict[str, Any] = {"marker": {"color": ACCEPTED, "size": 11}}
-    said = "times as fast as alone"
+    axis = "times as fast as alone"
     if knob:
-        figure = panel(knob, said)
+        figure = panel(knob, axis)
         figure.add_scatter(x=list(map(float, names)), y=values, error_y=arms, mode="lines+markers", **shared)
         figure.add_hline(1, line={"dash": "dot", "color": QUIET})
         return figure
-    figure = panel(said, None)
+    figure = panel(axis, None)
     figure.add_scatter(x=values, y=names, error_x=arms, mode="markers", **shared)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False, rangemode="normal")
     figure.add_vline(1, line={"dash": "dot", "color": QUIET})

@@ -272,11 +272,11 @@ def draft_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
         return family.draft
     if family is not None:
         return family.target
-    found = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
-    if found is None:
+    build = SlotDraft if isinstance(config, SlotDraftConfig) else language_model_class(config)
+    if build is None:
         can = ", ".join(LANGUAGE_MODELS)
         raise ValueError(f"{name} is a {config.model_type}, which cannot draft: {known_families()} can, and {can}")
-    return found
+    return build
 
 
 def _experts(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

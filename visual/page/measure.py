@@ -290,8 +290,8 @@ def _run(
         draft = read_draft(settings[list(FIELDS).index("drafter")])
         variants = chosen_variants(state, kind, knob, draft, config, last)
         prompts = 1 if where == ON_QUESTION else int(where.split()[0])
-        found = compared(variants, questions(where, path, asked, state))
-        bounded = Bounded(found, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
+        tables = compared(variants, questions(where, path, asked, state))
+        bounded = Bounded(tables, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
         for rows in bounded:
             if rows:
                 yield _shown(rows, prompts, knob if kind == "One knob" else "")

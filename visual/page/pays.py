@@ -88,5 +88,5 @@ def assumptions(model: str, card: str, given: Sequence[float | None]) -> str:
         "assumed", f"assumed, {LEVELS} levels of {chosen.draft:g}, the draft's share of the weights", chosen.source,
     )  # fmt: skip
     named = zip(FIELDS, given, numbers(model, card), sources, strict=True)
-    said = " ".join(f"{field}: {source if one == known else 'yours'}." for field, one, known, source in named)
-    return f"{said} The range: each of the last three that is not yours may be {100 * OFF:.0f} % off, all at once."
+    origins = " ".join(f"{field}: {source if one == known else 'yours'}." for field, one, known, source in named)
+    return f"{origins} The range: each of the last three that is not yours may be {100 * OFF:.0f} % off, all at once."
