@@ -243,6 +243,10 @@ def test_words_of_a_model_never_become_markup_nor_in_the_page_that_is_saved(tab:
     other.goto((tmp_path / "run.html").as_uri())
     other.wait_for_selector(".stage.alive .plot .main-svg")
     assert other.inner_text(".say h2") == tab.say()
+    own, goes = tab.say(), "(at) => document.querySelectorAll('.lessons li button')[at].click()"
+    for at, says in ((0, "one word per pass"), (3, "If it is wrong, does the answer go wrong?"), (-1, own)):
+        other.evaluate(goes, at % other.locator(".lessons li button").count())
+        other.wait_for_function("(text) => document.querySelector('.say h2').textContent.includes(text)", arg=says)
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
     assert tab.page.evaluate("window.hacked") is other.evaluate("window.hacked") is None
     other.close()

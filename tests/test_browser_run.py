@@ -134,7 +134,12 @@ def test_measure_compares_and_opens_a_row_on_the_stage_which_is_saved(tab: Visit
         waits.value.save_as(tmp_path / entry)
     assert json.loads((tmp_path / "json").read_text())["speculative"]["config"]["rule"] == "chain"
     assert (tmp_path / "csv").read_text().startswith("step,node,parent,")
-    assert "Content-Security-Policy" in (page := (tmp_path / "page").read_text()) and "Plotly" in page
+    page = (tmp_path / "page").read_text()
+    assert "Content-Security-Policy" in page and "Plotly" in page
+    held = json.loads(page.split('id="frames">')[1].split("</script>")[0])
+    asked = {stop["race"] for lesson in held["catalog"]["lessons"] for stop in lesson["stops"]}
+    assert len(asked) > 5 and asked | {"1-describe"} == {*held["races"]}
+    assert json.loads(held["frames"][0])["race"] is None
 
 
 def test_links_lead_where_they_led_and_back_goes_back(visit: Visitor) -> None:

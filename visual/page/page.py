@@ -135,6 +135,11 @@ def _stage(handlers: Handlers) -> Stage:
 
 
 def _player(state: PageState) -> gr.HTML:
+    def saved_page(_: object = None) -> tuple[str, str, dict[str, list[str]]]:
+        """Return a saved page before and after its data, and the frames of tour and lessons; the browser adds a run."""
+        races = [*state.recorded[:1], *(race for lesson in state.lessons for race in lesson.races)]
+        return *halves(), {race.name: shown_frames(state, race) for race in races}
+
     first = state.first
     frames = shown_frames(state, first) if first else waiting_frames(None, FIRST_QUESTION, NEW)
     return gr.HTML(
@@ -159,11 +164,6 @@ def _pictures(handlers: Handlers, shown: list[Any]) -> None:
             kinds = ["image", ".json"]
             upload = gr.UploadButton("Upload", size="sm", file_types=kinds, elem_classes="plain", elem_id="upload")
             upload.upload(handlers.uploaded, [upload, shown[2]], shown, **warns)
-
-
-def saved_page(_: object = None) -> tuple[str, str]:
-    """Return a saved page before and after its frames, which the browser fills in."""
-    return halves()
 
 
 def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[Any]) -> None:

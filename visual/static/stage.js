@@ -583,10 +583,9 @@ function createStage(root, host) {
     );
     const menu = find(".lessons ol");
     menu.append(html("li", { class: "on-phone" }, html("button", { type: "button", click: openTour }, "How it works")));
-    lessons().forEach(({ title }, lesson) => {
-      const button = html("button", { type: "button", click: () => openLesson(lesson) }, title);
-      menu.append(html("li", {}, button));
-    });
+    const offer = (title, click) => menu.append(html("li", {}, html("button", { type: "button", click }, title)));
+    lessons().forEach(({ title }, lesson) => offer(title, () => openLesson(lesson)));
+    if (!host.addressed) offer("This run", () => show("", null, {}));
     find(".lessons").hidden = !lessons().length;
     for (const details of root.querySelectorAll("details.menu")) {
       details.addEventListener("click", ({ target }) => target.closest("button") && (details.open = false));

@@ -104,7 +104,10 @@ async function startSite() {
       const text = async (name) => (await read(name)).text();
       const [page, plotly] = await Promise.all([site.blank, site.plotly].map(text));
       const [before, after] = page.split(mark("frames"));
-      return [before, after.split(mark("plotly")).join(plotly)];
+      const { lessons, tour } = site.catalog;
+      const names = [...new Set([tour, ...lessons.flatMap(({ stops }) => stops.map(({ race }) => race))])];
+      const races = await Promise.all(names.map(async (name) => [name, await host.open(name)]));
+      return [before, after.split(mark("plotly")).join(plotly), Object.fromEntries(races)];
     },
   };
   keepTheme(null);
@@ -116,7 +119,7 @@ async function startSite() {
 
 const mark = (name) => `<!-- ${name} -->`; // of a part that a blank page lacks
 
-// A page of its own: frames are an element of it.
+// A page of its own: frames of its run, and of tour and lessons where it has them, are an element of it.
 function startSaved() {
   const root = document.querySelector(".stage");
   const saved = JSON.parse(document.querySelector("#frames").textContent);
@@ -126,7 +129,7 @@ function startSaved() {
     measure: null,
     page: null,
     plotly: async () => window.Plotly,
-    open: async () => saved.frames,
+    open: async (race) => saved.races?.[race] ?? saved.frames,
   };
   const cell = window.frameElement?.matches("[data-specllava]") ? window.frameElement : null;
   if (cell) fitCell(cell, root);
@@ -176,8 +179,11 @@ function createSaving(root, host, stage) {
   const find = (name) => root.querySelector(`[data-save="${name}"]`);
   const name = () => `specllava-${state.race.race ?? "run"}`;
   const savers = {
-    page: () =>
-      host.page().then(([before, after]) => download(`${name()}.html`, "text/html", [before, frames(), after])),
+    page: async () => {
+      const [before, after, races] = await host.page();
+      const data = { frames: state.race.list, catalog: { ...host.catalog, examples: [] }, races };
+      await download(`${name()}.html`, "text/html", [before, JSON.stringify(data).replaceAll("<", "\\u003c"), after]);
+    },
     json: () => download(`${name()}.json`, "application/json", [state.race.end.file]),
     csv: () => download(`${name()}.csv`, "text/csv", [state.race.end.csv]),
     link: () =>
@@ -195,11 +201,6 @@ function createSaving(root, host, stage) {
     find("json").disabled = find("csv").disabled = find("page").disabled = !race?.end;
     find("link").hidden = !host.addressed || !race?.race;
   });
-
-  const frames = () => {
-    const catalog = { ...host.catalog, lessons: [], tour: "" };
-    return JSON.stringify({ frames: state.race.list, catalog }).replaceAll("<", "\\u003c");
-  };
 
   function said(text) {
     root.querySelector(".line").textContent = text;
