@@ -241,7 +241,7 @@ def _compare(state: PageState, stage: Sequence[Any], controls: list[Any], whose:
     gr.Markdown("## Compare")
     words = gr.Markdown("The same question in several ways, beside the large model alone.")
     with gr.Row(elem_classes="compare"):
-        kind = gr.Radio(kinds, value=kinds[0], show_label=False, container=False, label="Compare")
+        kind = gr.Radio(kinds, value=kinds[0], show_label=False, container=False, label="Compare", min_width=700)
         knob = gr.Dropdown(list(SWEEP_VALUES), value="entropy_threshold", label="knob", visible=False, min_width=140)
         scope = gr.Dropdown(scopes, value=scopes[0], label="on", min_width=140)
         start = gr.Button("Compare", variant="primary", min_width=100)
