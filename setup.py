@@ -6,7 +6,7 @@ from shutil import copy2, copytree, ignore_patterns
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = ("app.py", "assets")
+ROOT = Path(__file__).parent
 LEFT_OUT = ignore_patterns("smol")  # of the assets: what recipes.smol makes a pair of, in a clone
 
 
@@ -18,13 +18,8 @@ class BuildWithShipped(build_py):
         if self.editable_mode:
             return  # the checkout itself is what is imported
         target = Path(self.build_lib) / "specllava" / "shipped"
-        target.mkdir(parents=True, exist_ok=True)
-        for name in SHIPPED:
-            source = Path(__file__).parent / name
-            if source.is_dir():
-                copytree(source, target / name, ignore=LEFT_OUT, dirs_exist_ok=True)
-            else:
-                copy2(source, target / name)
+        copytree(ROOT / "assets", target / "assets", ignore=LEFT_OUT, dirs_exist_ok=True)
+        copy2(ROOT / "app.py", target)
 
 
 setup(cmdclass={"build_py": BuildWithShipped})

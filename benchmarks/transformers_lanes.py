@@ -45,10 +45,6 @@ LOOKUP_TOKENS: Final = 10  # that transformers' prompt lookup guesses, as in its
 Arguments = Callable[[Pair, Prompt], dict[str, Any]]
 
 
-class LaneFailedError(ValueError):
-    """Error of another library's lane; the message says in one line what went wrong there."""
-
-
 @dataclass(frozen=True, slots=True)
 class TransformersLane:
     """One way to call ``generate``.
@@ -152,7 +148,7 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
     Tokens after the end of the answer are dropped, and the time that they took is not: the library computed them.
 
     Raises:
-        LaneFailedError: whatever ``generate`` raised.
+        ValueError: whatever ``generate`` raised.
     """
     target, draft = pair.target, pair.draft
     device, ends = pair.device, sorted(pair.eos_token_ids)
@@ -174,7 +170,7 @@ def run_transformers(pair: Pair, lane: TransformersLane, config: DecodingConfig,
         try:
             target.generate(**inputs, **lane.arguments(pair, prompt), streamer=arrivals)
         except Exception as error:
-            raise LaneFailedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+            raise ValueError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         wall_seconds = now(device) - started
     return arrivals.run(started, wall_seconds, sum(tower), frozenset(ends), config.max_new_tokens)
 

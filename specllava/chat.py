@@ -58,21 +58,16 @@ class Chat:
 
     def __init__(self, pair: Pair, turns: Sequence[Turn] = (), system: str | None = None) -> None:
         self._pair, self.system = pair, system
-        self._turns: tuple[Turn, ...] = tuple(turns)
+        self.turns: tuple[Turn, ...] = tuple(turns)
         self._running: Generator[RaceEvent] | None = None
         self.forget()
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """Finished turns."""
-        return self._turns
 
     @property
     def messages(self) -> list[Message]:
         """The dialogue so far, as ``Pair`` reads it when a question is added."""
         special = special_tokens(self._pair.processor.tokenizer)
         messages: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
-        for turn in self._turns:
+        for turn in self.turns:
             # A model that spells a special token must not open an image slot, or end its turn.
             answer = escape_special_tokens(turn.answer, special)
             messages += [_message(turn.text, turn.media), {"role": "assistant", "content": answer}]
@@ -93,7 +88,7 @@ class Chat:
         """
         for _ in self.stream(text, image, config):
             pass
-        return self._turns[-1].trace
+        return self.turns[-1].trace
 
     def stream(self, text: str, image: Pictures = None, config: DecodingConfig | None = None) -> Generator[Event]:
         """``ask``, step by step: a ``Prefill``, then a ``StepTrace`` per target pass. Close it to stop."""
@@ -140,7 +135,7 @@ class Chat:
         traces = self._pair.collect(events)
         *alone, trace = (traces.get(lane.name) for lane in lanes)
         if trace is not None:
-            self._turns = (*self._turns, Turn(lanes[-1].prompt.text, media, trace, *alone))
+            self.turns = (*self.turns, Turn(lanes[-1].prompt.text, media, trace, *alone))
 
 
 def _items(events: Generator[RaceEvent]) -> Generator[Event]:

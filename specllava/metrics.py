@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from string import ascii_uppercase
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -255,14 +254,8 @@ def pooled(rates: Sequence[Sequence[Part]], combine: Callable[[Array], Array], s
         rates: for each a part per prompt, in the same order.
         combine: makes figures ``[...]`` of rates ``[..., rates]``; NaN and infinity count as none.
         seed: of the draws; same seed, same interval.
-
-    Raises:
-        ValueError: rates of different numbers of prompts.
     """
     count = len(rates[0])
-    if any(len(parts) != count for parts in rates):
-        counts = ", ".join(f"{len(parts)} of {name}" for name, parts in zip(ascii_uppercase, rates, strict=False))
-        raise ValueError(f"a ratio needs every side of each prompt: {counts}")
     if not count:
         return Ratio(math.nan, math.nan, math.nan)
     parts = np.concatenate([np.array(each, dtype=float) for each in rates], axis=1)  # [prompts, 2 · rates]

@@ -216,7 +216,7 @@ def test_both_lanes_reuse_the_common_prefix_of_their_cache_and_the_prompt_of_oth
     """Turns whose text differs from what is in the cache, from turn ``dropped`` on."""
     chat, labels = Chat(chats.talker()), list[Any]()
     for number, text in (*enumerate(QUESTIONS), (dropped, "Why is that?"), (dropped + 1, "Thanks.")):
-        chat._turns = before = chat.turns[:number]
+        chat.turns = before = chat.turns[:number]
         turn = race(chat, text, (dropped,) if number == 0 else (dropped + 1,) if number == dropped else ())
         assert chat.turns == (*before, turn)
         wanted = slot_labels(chat._pair, chat._pair.prompt(None, chat.messages[: 2 * number + 1]))

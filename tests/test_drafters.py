@@ -31,7 +31,7 @@ from specllava.spec_decode.drafter import Drafter
 from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder
 from specllava.spec_decode.loop import Lane, stream
 from specllava.spec_decode.ngram_drafter import MAX_MATCHES, NgramDrafter, continuations, merge
-from specllava.spec_decode.rules import FixedRule
+from specllava.spec_decode.rules import build_rule
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
 from specllava.tree import DraftTree
 
@@ -313,7 +313,7 @@ def test_a_rule_that_does_not_fit_its_drafter_or_drawn_children_is_refused():
         assert line == f"the drafter {name} grows no trees, so the rule mine has no use"
     line = complaint(lambda: pair.request(Lane("own", drawn, prompt, rule=Mine())))
     assert line.startswith("the rule mine is not drawable: set children to best")
-    rule = FixedRule(branching=drawn.branching, depth=drawn.depth, nodes=drawn.nodes)
+    rule = build_rule(drawn)
     own = pair.run(Lane("own", drawn, prompt, rule=rule))
     assert own.token_ids == pair.run(Lane("own", drawn, prompt)).token_ids
 

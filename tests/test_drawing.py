@@ -27,7 +27,7 @@ from specllava.tree import DraftTree
 from visual.figures import EDGES, Doubts, doubt_chart, doubt_words, reach_chart, wilson
 from visual.page import pays
 from visual.player.frames import race_frames
-from visual.player.lessons import LESSONS, OLDER, load_lessons
+from visual.player.lessons import LESSONS, OLDER, Example, Lesson, LessonRecord, load_lessons
 from visual.player.recorded import Recorded
 from visual.player.tree import COLUMNS
 
@@ -374,15 +374,11 @@ def test_the_lessons_say_what_their_races_show() -> None:
     assert f"{taus[1]:.1f} tokens a pass instead of {taus[0]:.1f}" in after
 
 
-def test_a_lesson_whose_race_does_not_show_it_is_refused_by_name(tmp_path: Any) -> None:
-    lanes = synthetic_race(1)
-    (tmp_path / "a.json").write_bytes(lanes["speculative"].to_json())
-    (tmp_path / "lessons.json").write_text(json.dumps([{"name": "picture", "step": 0, "race": "a"}]))
+def test_a_lesson_whose_race_does_not_show_it_is_refused_by_name() -> None:
+    race = Recorded("a", None, None, synthetic_race(1)["speculative"])
+    lesson = Lesson("any", (Example(LessonRecord("picture", "a", 0, None), race),))
     with pytest.raises(ValueError, match="the lesson picture needs a run whose words were marked"):
-        load_lessons(tmp_path)
-    (tmp_path / "lessons.json").write_text(json.dumps([{"name": "why", "step": 99, "race": "a"}]))
-    with pytest.raises(ValueError, match="is about step 99 of a race of"):
-        load_lessons(tmp_path)
+        lesson.data()
 
 
 def test_every_node_is_a_row_with_full_precision_and_its_blanks() -> None:

@@ -179,14 +179,8 @@ def test_whatever_keeps_the_page_from_starting_is_one_line(
         assert ended() == "app.py: KeyError: 'one\\ntwo'"
         patch.setenv("PORT", "http")
         assert "invalid literal for int() with base 10: 'http'" in ended()
-    with monkeypatch.context() as patch:
-        patch.setattr(app, "LESSONS", tmp_path)
-        for index in (b"{", b'[{"name": "1-easy"}]', b"\xff"):
-            (tmp_path / "lessons.json").write_bytes(index)
-            assert "lessons.json is not a list of lessons: " in ended()
     shutil.copy(app.EXAMPLES / "3-count.json", tmp_path)
     monkeypatch.setattr(app, "EXAMPLES", tmp_path)
-    (tmp_path / "lessons.json").unlink()
     assert ended() == "app.py: 3-count.json has no picture beside it"
     (tmp_path / "3-count.png").write_bytes(b"nothing")
     assert "3-count.png is not a readable image" in ended()

@@ -41,7 +41,7 @@ from visual.page.measure import _run as compare_runs
 from visual.page.page import LOST, NONE_YET, Handlers
 from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
-from visual.page.settings import CARDS, FIELDS, make_config, read_draft, read_settings
+from visual.page.settings import CARDS, FIELDS, make_config, read_draft
 from visual.page.state import Dialogue, PageState, Runs, opened_dialogue
 from visual.player.frames import FrameList, race_frames
 from visual.player.recorded import Recorded, recorded_race
@@ -235,7 +235,7 @@ def test_which_words_needed_the_picture_is_measured_of_a_run(page: PageState, ti
 
 
 def test_controls_make_the_configuration_and_bounds_are_named() -> None:
-    assert read_settings(default_settings(), Limits()) == DecodingConfig()
+    assert make_config(dict(zip(FIELDS, default_settings(), strict=True)), Limits()) == DecodingConfig()
     values = dict(zip(FIELDS, default_settings(), strict=True))
     typed = make_config(values | {"rule": "fixed", "branching": "2, 2, 1", "depth": 3.0}, Limits())
     assert typed.branching == (2, 2, 1) and typed.depth == 3

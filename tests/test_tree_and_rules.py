@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -315,13 +316,12 @@ def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(
     assert sharpness < 1 or deepest == depth + 2
 
 
-def test_the_options_of_a_rule_are_the_fields_of_its_class():
+def test_the_options_of_a_rule_are_what_it_is_built_of():
     assert [*RULES] == [*RULE_CHOICES]
-    for name, rule in RULES.items():
-        fields = {field.name for field in dataclasses.fields(rule) if field.init}
-        assert (fields, rule.drawable, rule.name) == (
-            {*RULE_CHOICES[name].options}, RULE_CHOICES[name].drawable, name,
-        )  # fmt: skip
+    for name, make in RULES.items():
+        assert {*inspect.signature(make).parameters} == {*RULE_CHOICES[name].options}
+        rule = build_rule(DecodingConfig(rule=name))
+        assert (rule.name, rule.drawable) == (name, RULE_CHOICES[name].drawable)
 
 
 OTHER: dict[str, Any] = {

@@ -38,24 +38,16 @@ def run_html(run: Playable, picture: Image.Image | str | Path | None = None) -> 
         ValueError: no lane, more than can be drawn, or a run that did not record its steps; one line.
     """
     if isinstance(run, DecodeTrace):
-        alone = run.config.drafter == "none" and run.drafter is None
-        run = Race({TARGET_ONLY if alone else SPECULATIVE: run})
+        is_alone = run.config.drafter == "none" and run.drafter is None
+        run = Race({TARGET_ONLY if is_alone else SPECULATIVE: run})
     assert isinstance(run, Race)
+    for lane, trace in run.items():
+        check_lane(lane, trace)
+    alone, together = run.get(TARGET_ONLY), run.get(SPECULATIVE)
+    if alone is None and together is None:
+        raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}: this has {[*run] or 'no lane'}")
     shown = run.picture if picture is None else picture
-    page = html.escape(saved_page(_frames(run, None if shown is None else data_address(open_image(shown)))))
+    drawn = None if shown is None else data_address(open_image(shown))
+    page = html.escape(saved_page(race_frames(Recorded("race", None, alone, together), [drawn])))
     style = "width:100%;height:900px;border:0"
     return f'<div><iframe title="specllava" data-specllava style="{style}" srcdoc="{page}"></iframe></div>'
-
-
-def _frames(race: Race, picture: str | None) -> list[str]:
-    """Return the player's frames of a race, whose ``picture`` is a data address.
-
-    Raises:
-        ValueError: no lane, more than can be drawn, or a run that did not record its steps; one line.
-    """
-    for lane, trace in race.items():
-        check_lane(lane, trace)
-    alone, together = race.get(TARGET_ONLY), race.get(SPECULATIVE)
-    if alone is None and together is None:
-        raise ValueError(f"a race has {TARGET_ONLY} or {SPECULATIVE}: this has {[*race] or 'no lane'}")
-    return race_frames(Recorded("race", None, alone, together), [picture])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -20,7 +21,7 @@ from recipes.toy.language import QuestionAnswer, describe, polish, where
 from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
 from recipes.toy.scene import COLOURS, KINDS, SIZES, Scene, Split, sample_scene
-from specllava.distill.data import lru_get, pad_texts
+from specllava.distill.data import pad_texts
 from specllava.distill.losses import IGNORE
 
 GROUP = 16  # batches sorted by length together
@@ -103,11 +104,10 @@ class ChatBatches:
 
     def __init__(self, processor: Any, batch: int, image_tokens: int, first: int = 0) -> None:
         self.processor, self.batch, self.image_tokens, self.first = processor, batch, image_tokens, first
-        self._groups: dict[int, list[list[tuple[Scene, list[int], list[int]]]]] = {}
 
     def __call__(self, number: int) -> dict[str, Tensor]:
         group, member = divmod(self.first + number, GROUP)
-        samples = lru_get(self._groups, group, self._make_group)[member]
+        samples = self._make_group(group)[member]
         pad = self.processor.tokenizer.pad_token_id
         images = self.processor.image_processor
         pixels = draw_pixels(images, [scene for scene, _, _ in samples])
@@ -115,6 +115,7 @@ class ChatBatches:
         texts = pad_texts([(ids, labels) for _, ids, labels in samples], pad, LENGTH_STEP)
         return {"pixel_values": pixels, "image_sizes": sizes, **texts}
 
+    @lru_cache(maxsize=2)  # noqa: B019
     def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
         size = GROUP * self.batch
         first = group * size

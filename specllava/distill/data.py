@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -34,7 +35,6 @@ GROUP = 16  # batches sorted by length together, to reduce padding
 TRIES = 100  # consecutive rows that may be unusable
 UNREADABLE, CUT, TOO_LONG = "rows with an unreadable image", "rows cut", "rows with no answer in their length"
 LEFT_OUT = (UNREADABLE, CUT, TOO_LONG)  # order of a batch's counts
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +197,11 @@ class RowBatches:
 
     def __init__(self, rows: Sequence[Row], encode: RowEncoder, batch: int, seed: int) -> None:
         self.rows, self.encode, self.batch, self.seed = rows, encode, batch, seed
-        self._orders: dict[int, Tensor] = {}
-        self._windows: dict[int, list[list[int]]] = {}
 
     def __call__(self, number: int) -> Batch:
         window, member = divmod(number, GROUP)
         counts = Counter[str]()
-        positions = lru_get(self._windows, window, self._make_window)[member]
+        positions = self._make_window(window)[member]
         encoded = [self._encode_at(position, counts) for position in positions]
         batch = pad_texts([(one.ids, one.labels) for one in encoded], self.encode.end)
         if any(one.pictures for one in encoded):
@@ -213,7 +211,7 @@ class RowBatches:
     def row_at(self, position: int) -> Row:
         """Return the row at a position of the endless order."""
         epoch, row = divmod(position, len(self.rows))
-        return self.rows[int(lru_get(self._orders, epoch, self._make_order)[row])]
+        return self.rows[int(self._make_order(epoch)[row])]
 
     def frequent_answers(self, count: int, most_rows: int) -> tuple[list[int], float]:
         """Return the ``count`` most frequent answer tokens of the first rows, and their share of all answer tokens."""
@@ -243,10 +241,12 @@ class RowBatches:
             " cannot be read"
         )
 
+    @lru_cache(maxsize=2)  # noqa: B019
     def _make_order(self, epoch: int) -> Tensor:
         source = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         return torch.randperm(len(self.rows), generator=source)
 
+    @lru_cache(maxsize=2)  # noqa: B019
     def _make_window(self, window: int) -> list[list[int]]:
         """Return the positions of each batch of a window: rows of similar length together, batches in random order."""
         size = GROUP * self.batch
@@ -268,16 +268,6 @@ def pad_texts(texts: Sequence[tuple[list[int], list[int]]], filler: int, step: i
     for row, (ids, wanted) in enumerate(texts):
         input_ids[row, : len(ids)], labels[row, : len(ids)] = torch.tensor(ids), torch.tensor(wanted)
     return {"input_ids": input_ids, "labels": labels}
-
-
-def lru_get(cache: dict[int, Made], number: int, make: Callable[[int], Made]) -> Made:
-    """Return the result for ``number`` from a plain dictionary, which can be pickled; make it if absent."""
-    if number not in cache:
-        made = make(number)
-        while len(cache) >= 2:  # in order, so the current one, and the next where one ends
-            del cache[next(iter(cache))]
-        cache[number] = made
-    return cache[number]
 
 
 def self_generated_rows(

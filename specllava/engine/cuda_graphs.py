@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from specllava.engine.decoders import Batch, Decoder, LanguageModel, PassInputs, Reduction, causal_mask
 from specllava.engine.kv_cache import KVCache
+from specllava.models.language_model import now
 
 log = logging.getLogger(__name__)
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64)  # of a padded pass; wider ones are rare and run as they come
@@ -66,7 +66,7 @@ class CudaGraphs:
         """Capture a pass, which computes it too; ``None`` where passes are called, or if this failed twice."""
         if not self.capturing:
             return None
-        started, failure = self._now(), ""
+        started, failure = now(self.device), ""
         for _ in range(TRIES):
             compute()  # in this thread: the first call of a library in a thread cannot be captured
             before = torch.cuda.current_stream(self.device)
@@ -79,11 +79,11 @@ class CudaGraphs:
                 self._drop()
             else:
                 self.captured += 1
-                self.seconds += self._now() - started
+                self.seconds += now(self.device) - started
                 return graph
         self.failure = failure
         log.warning("passes run without CUDA graphs from here on, which is slower")
-        self.seconds += self._now() - started
+        self.seconds += now(self.device) - started
         return None
 
     def _record(self, compute: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -99,10 +99,6 @@ class CudaGraphs:
             torch._C._cuda_endAllocateToPool(index, self._pool)
             torch._C._cuda_releasePool(index, self._pool)
         self._pool = torch.cuda.graph_pool_handle()
-
-    def _now(self) -> float:
-        torch.cuda.synchronize(self.device)
-        return time.perf_counter()
 
 
 @contextmanager

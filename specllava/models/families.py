@@ -361,8 +361,8 @@ class Qwen3VLMoe(Qwen3VL):
 CAP: Final = "final_logit_softcapping"
 
 
-class TextFamily(Family):
-    """Language models of one class: every prompt is a text."""
+class TextFamily(Plain):
+    """Language models of one class: every prompt is a text, and what reads pictures is never reached."""
 
     sees = False
     draft_advice = "name a smaller language model of the same tokens with --draft"
@@ -377,17 +377,6 @@ class TextFamily(Family):
 
     def read_processor(self, checkpoint: Checkpoint) -> Any:
         return TextProcessor(checkpoint.tokenizer())
-
-    def pictures(self, prompt: ProcessedPrompt) -> list[Picture]:
-        return []
-
-    def encode(self, *given: Any) -> Any:
-        raise ValueError(f"a {self.name} reads no pictures")
-
-    stack = project = encode  # type: ignore[assignment]
-
-    def num_image_tokens(self, model: PreTrainedModel, features: Any) -> list[int]:
-        return []
 
 
 FAMILIES: Final[tuple[Family, ...]] = (

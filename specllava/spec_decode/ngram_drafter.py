@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 from torch import Tensor
@@ -63,13 +64,9 @@ def continuations(
         windows = np.lib.stride_tricks.sliding_window_view(words[:-1], length)  # [starts, length]
         starts = np.flatnonzero((windows == ending).all(-1))[::-1][:MAX_MATCHES]
         if len(starts):
-            return [_until(words[start + length :][:depth].tolist(), opaque) for start in starts.tolist()]
+            following = [words[start + length :][:depth].tolist() for start in starts.tolist()]
+            return [tuple(takewhile(lambda token: token not in opaque, tokens)) for tokens in following]
     return []
-
-
-def _until(tokens: list[int], opaque: frozenset[int]) -> tuple[int, ...]:
-    end = next((index for index, token in enumerate(tokens) if token in opaque), len(tokens))
-    return tuple(tokens[:end])
 
 
 def merge(root: int, paths: Sequence[tuple[int, ...]], nodes: int) -> DraftTree:

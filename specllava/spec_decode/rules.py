@@ -1,11 +1,11 @@
-"""The tree rules that the package offers: each a dataclass whose fields are names of options of ``DecodingConfig``."""
+"""The tree rules that the package offers. Each is built of options of ``DecodingConfig``, by their names."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -77,11 +77,7 @@ class ChainRule(ScoredRule):
     min_log_prob: float
 
     name = "chain"
-    width = 1
-
-    @property
-    def max_children(self) -> int:
-        return 1
+    width = max_children = 1
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         return 1
@@ -105,21 +101,14 @@ class TopKRule(ScoredRule):
         return self.width
 
 
-@dataclass(kw_only=True)
 class ShapedRule(GrowthRule):
     """Grow the tree of one shape, cut where a guess ends the answer."""
 
-    drawable = True
-    _shape: Shape = field(init=False, repr=False)  # below the root
-    _most: int = field(init=False, repr=False)  # children of any node of the shape at most
-    _shapes: dict[int, Shape] = field(default_factory=dict, init=False, repr=False)  # below each node of the tree
+    name, max_children, drawable = "", 0, True
 
-    def _set_shape(self, shape: Shape) -> None:
-        self._shape, self._most = shape, _max_children(shape)
-
-    @property
-    def max_children(self) -> int:
-        return self._most
+    def __init__(self, name: str, shape: Shape) -> None:
+        self.name, self._shape, self.max_children = name, shape, _max_children(shape)
+        self._shapes: dict[int, Shape] = {}  # below each node of the tree
 
     def num_children(self, builder: TreeBuilder, node: int, top: TopTokens) -> int:
         if node == 0:
@@ -133,34 +122,6 @@ class ShapedRule(GrowthRule):
 
     def select(self, builder: TreeBuilder) -> list[int]:
         return list(range(1, len(builder.tokens)))
-
-
-@dataclass(kw_only=True)
-class FixedRule(ShapedRule):
-    """Give every node of level ``d`` ``branching[d]`` children (Medusa, arXiv 2401.10774)."""
-
-    branching: tuple[int, ...]
-    depth: int
-    nodes: int
-
-    name = "fixed"
-
-    def __post_init__(self) -> None:
-        self._set_shape(fixed_shape(self.branching, self.depth, self.nodes))
-
-
-@dataclass(kw_only=True)
-class SequoiaRule(ShapedRule):
-    """Grow the shape with the most accepted tokens to be expected (Sequoia, arXiv 2402.12374)."""
-
-    rank_acceptance: tuple[float, ...]
-    depth: int
-    nodes: int
-
-    name = "sequoia"
-
-    def __post_init__(self) -> None:
-        self._set_shape(best_shape(self.rank_acceptance, self.depth, self.nodes))
 
 
 def _max_children(shape: Shape) -> int:
@@ -215,9 +176,13 @@ def best_shape(acceptance: tuple[float, ...], depth: int, nodes: int) -> Shape:
     return shape(nodes, depth, 0)
 
 
-RULES: Final[Mapping[str, Callable[..., GrowthRule]]] = MappingProxyType(
-    {"entropy": EntropyRule, "chain": ChainRule, "fixed": FixedRule, "topk": TopKRule, "sequoia": SequoiaRule}
-)
+RULES: Final[Mapping[str, Callable[..., GrowthRule]]] = MappingProxyType({
+    "entropy": EntropyRule,
+    "chain": ChainRule,
+    "fixed": lambda branching, depth, nodes: ShapedRule("fixed", fixed_shape(branching, depth, nodes)),
+    "topk": TopKRule,
+    "sequoia": lambda rank_acceptance, depth, nodes: ShapedRule("sequoia", best_shape(rank_acceptance, depth, nodes)),
+})
 
 
 def build_rule(config: DecodingConfig) -> GrowthRule:

@@ -20,7 +20,7 @@ from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
 from visual.page.run import QUICK, Bounded, connect_run, failure_line, open_pictures, refusal_line, session_of
-from visual.page.settings import FIELDS, read_draft, read_settings, settings_controls
+from visual.page.settings import FIELDS, make_config, read_draft, settings_controls
 from visual.page.state import Dialogue, PageState, opened_dialogue
 from visual.player.frames import race_frames
 from visual.player.labels import counted
@@ -285,9 +285,9 @@ def _run(
 ) -> Generator[tuple[Any, ...]]:  # fmt: skip
     """Compare what the controls say, and yield what is found after each prompt; a refusal is one line."""
     try:
-        config = read_settings(settings, state.limits)
+        given = dict(zip(FIELDS, settings, strict=True))
+        draft, config = read_draft(given["drafter"]), make_config(given, state.limits)
         last = before.last.trace.config if before is not None and before.last is not None else None
-        draft = read_draft(settings[list(FIELDS).index("drafter")])
         variants = chosen_variants(state, kind, knob, draft, config, last)
         prompts = 1 if where == ON_QUESTION else int(where.split()[0])
         tables = compared(variants, questions(where, path, asked, state))

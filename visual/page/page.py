@@ -20,7 +20,7 @@ from specllava.models.images import is_animated, open_image
 from visual.page.api import connect_api
 from visual.page.measure import measure_tab
 from visual.page.run import COMPUTES, PICTURE_PIXELS, QUICK, Asked, connect_run, refusal_line, run_frames, session_of
-from visual.page.settings import FIELDS, read_draft, read_settings
+from visual.page.settings import FIELDS, make_config, read_draft
 from visual.page.state import Dialogue, PageState, opened_dialogue
 from visual.player.frames import data_address, grounding_frames, race_frames, waiting_frames
 from visual.player.labels import counted
@@ -302,8 +302,8 @@ class Handlers:
         """Race on Run or Follow up. Yield frames and the dialogue that the next question goes on with."""
         session, question = session_of(request), (asked or "").strip()
         try:
-            draft = read_draft(values[list(FIELDS).index("drafter")])
-            config = read_settings(values, self.state.limits)
+            given = dict(zip(FIELDS, values, strict=True))
+            draft, config = read_draft(given["drafter"]), make_config(given, self.state.limits)
             if not question:
                 raise ValueError("the question is empty")
             if follow and (dialogue is None or not dialogue.turns):

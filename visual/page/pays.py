@@ -46,24 +46,17 @@ OFF: Final = 0.2  # a number that nobody measured on the visitor's GPU may be of
 PASS: Final = 1.1  # a pass over a tree costs so many times one over a token: assumed of a large model on a GPU
 
 
-def speed_up(tau: float, cost: float, drafting: float) -> float:
-    """Return how many times as fast the answer comes: tau tokens for one pass over a tree and the drafting before it.
-
-    Args:
-        cost: of a pass over a tree, in passes over one token.
-        drafting: before it, likewise.
-    """
-    return tau / (cost + drafting)
-
-
 def verdict(given: Numbers, known: Numbers) -> str:
-    """Say whether it pays, how much, and where it stops paying; numbers that are not the visitor's own may be off."""
+    """Say whether it pays, how much, and where it stops paying; numbers that are not the visitor's own may be off.
+
+    Tau tokens come for one pass over a tree and the drafting before it, both counted in passes over one token.
+    """
     milliseconds, cost, drafting, tau = given
-    ratio = speed_up(tau, cost, drafting)
     least, before = cost + drafting, 1000 / milliseconds
+    ratio = tau / least
     off_cost, off_drafting, off_tau = (OFF if one == its else 0 for one, its in zip(given[1:], known[1:], strict=True))
-    low = speed_up(tau * (1 - off_tau), cost * (1 + off_cost), drafting * (1 + off_drafting))
-    high = speed_up(tau * (1 + off_tau), cost * (1 - off_cost), drafting * (1 - off_drafting))
+    low = tau * (1 - off_tau) / (cost * (1 + off_cost) + drafting * (1 + off_drafting))
+    high = tau * (1 + off_tau) / (cost * (1 - off_cost) + drafting * (1 - off_drafting))
     answer = "Yes" if low >= 1.05 else "No" if high <= 0.95 else "Perhaps"
     span = "" if low == high else f" ({low:.1f} to {high:.1f})"
     rates = f"{before * ratio:.0f} instead of {before:.0f} tokens a second while answering"

@@ -70,19 +70,17 @@ def _control(name: str, drafts: Sequence[str], limits: Limits) -> Any:
     usual = next((one for one in info.metadata if isinstance(one, SliderRange)), None)
     low = float(next((bound.ge for bound in info.metadata if isinstance(bound, Ge)), -math.inf))  # type: ignore[arg-type]
     high = next((bound.le for bound in info.metadata if isinstance(bound, Le)), math.inf)
-    high = float(within(name, high, limits))
+    high = float(_shown(name, high, limits))
     if usual is None:
         return gr.Number(value, minimum=low, maximum=high, precision=0 if info.annotation is int else None, **shared)
     return gr.Slider(low, min(high, max(usual.high, value)), value, step=usual.step, **shared)
 
 
-def within(name: str, value: Any, limits: Limits) -> Any:
-    """Return a value of an option, or the page's limit where that is smaller."""
-    return min(value, getattr(limits, COUNTS[name])) if name in COUNTS else value
-
-
 def _shown(name: str, value: Any, limits: Limits) -> Any:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else within(name, value, limits)
+    """Return what a control shows of a value: at most the page's limit; several, with commas."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return min(value, getattr(limits, COUNTS[name])) if name in COUNTS else value
 
 
 def read_draft(drafter: Any) -> str | None:
@@ -90,25 +88,16 @@ def read_draft(drafter: Any) -> str | None:
     return str(drafter).removeprefix(DRAFT) if str(drafter).startswith(DRAFT) else None
 
 
-def read_settings(values: Sequence[Any], limits: Limits) -> DecodingConfig:
-    """Make a configuration of the controls' values; options that nothing reads keep their defaults.
+def make_config(given: Mapping[str, Any], limits: Limits) -> DecodingConfig:
+    """Make a configuration of options; those that decoding would not read keep their defaults.
 
     Raises:
         ValueError: a value outside its bounds or beyond a limit of the page.
     """
-    return make_config(dict(zip(FIELDS, values, strict=True)), limits)
-
-
-def make_config(given: Mapping[str, Any], limits: Limits) -> DecodingConfig:
-    """Make a configuration of options, as :func:`read_settings`. Options that decoding would not read are ignored.
-
-    Raises:
-        ValueError: as :func:`read_settings`.
-    """
     drafter = "model" if read_draft(given.get("drafter")) else given.get("drafter", "model")
     warm = given.get("temperature") or 0.0
     read = options_read(str(drafter), str(given.get("rule", "entropy")), warm if isinstance(warm, int | float) else 0.0)
-    used = {name: _typed(name, value) for name, value in given.items() if name in read or name not in FIELDS}
+    used = {name: _typed(name, value) for name, value in given.items() if name in read}
     config = DecodingConfig(**{**used, "drafter": drafter})
     sizes = [(name, getattr(config, name), getattr(limits, limit)) for name, limit in COUNTS.items()]
     for name, value, most in (*sizes, ("branching", max(config.branching), limits.branches)):
@@ -118,7 +107,6 @@ def make_config(given: Mapping[str, Any], limits: Limits) -> DecodingConfig:
 
 
 def _typed(name: str, value: Any) -> Any:
-    info = FIELDS.get(name)
-    if info is not None and get_origin(info.annotation) is tuple and isinstance(value, str):
+    if get_origin(FIELDS[name].annotation) is tuple and isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return value

@@ -6,15 +6,13 @@ ten of :data:`LESSONS`, some of which ask twice.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-
-from specllava.config import one_line
 from specllava.metrics import pass_ratio, speedup, summarise
 from specllava.trace import DecodeTrace, Grounding, StepTrace
 from visual.player.labels import counted, path_text, quoted, spelled, token_label, word_after, word_at
@@ -39,14 +37,13 @@ OLDER: Final = {11: 7, 12: 7, 13: 8, 14: 8, 16: 9}
 MARKS: Final = ("large", "accepted", "refused", "never")
 
 
-class LessonRecord(BaseModel):
-    """An entry of ``lessons.json``; fields that are not named here belong to older editions."""
+class LessonRecord(NamedTuple):
+    """An entry of ``lessons.json``."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
     name: str
+    race: str
     step: int
-    race: str = ""
-    node: int | None = None
+    node: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,45 +358,20 @@ class Lesson:
         return {"title": self.title, "stops": [WORDS[one.record.name](one).data(one) for one in self.examples]}
 
 
-_INDEX: TypeAdapter[tuple[LessonRecord, ...]] = TypeAdapter(tuple[LessonRecord, ...])
-
-
 def load_lessons(folder: Path) -> tuple[Lesson, ...]:
-    """Load the lessons of a folder, in the order of :data:`LESSONS`; none if there is no such folder.
+    """Load the shipped lessons, in the order of :data:`LESSONS`.
 
     Raises:
-        ValueError: an index or a race that cannot be read, or a race without what its question is about; one line.
+        ValueError: a race does not show what its question is about. It is refused here, not in front of a class.
     """
-    index = folder / "lessons.json"
-    if not index.is_file():
-        return ()
-    try:
-        records = {record.name: record for record in _INDEX.validate_json(index.read_bytes())}
-    except ValidationError as error:
-        raise ValueError(f"{index.name} is not a list of lessons: {one_line(error)}") from error
-    races: dict[str, Recorded] = {}
+    entries = json.loads((folder / "lessons.json").read_bytes())
+    records = {entry["name"]: LessonRecord(**entry) for entry in entries}
+    races = {name: read_recorded(folder / f"{name}.json") for name in {record.race for record in records.values()}}
     lessons = []
     for title, names in LESSONS.items():
         examples: list[Example] = []
-        for name in names:
-            if name not in records:
-                continue
-            record = records[name]
-            file = record.race or record.name
-            races[file] = races.get(file) or read_recorded(folder / f"{file}.json")
-            earlier = examples[-1].trace if examples else None
-            examples.append(_checked(Example(record, races[file], earlier)))
-        if examples:
-            lessons.append(Lesson(title, tuple(examples)))
-            lessons[-1].data()  # refused here, and not in front of a class
+        for record in map(records.__getitem__, names):
+            examples.append(Example(record, races[record.race], examples[-1].trace if examples else None))
+        lessons.append(Lesson(title, tuple(examples)))
+        lessons[-1].data()
     return tuple(lessons)
-
-
-def _checked(example: Example) -> Example:
-    record, steps = example.record, example.trace.steps
-    if not 0 <= record.step < len(steps):
-        raise ValueError(f"the lesson {record.name} is about step {record.step} of a race of {len(steps)} steps")
-    nodes = len(steps[record.step].tree)
-    if record.node is not None and not 0 <= record.node < nodes:
-        raise ValueError(f"the lesson {record.name} is about node {record.node} of a tree of {nodes} nodes")
-    return example

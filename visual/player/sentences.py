@@ -130,25 +130,17 @@ def _guess(trace: DecodeTrace, step: StepTrace, node: int) -> Segments:
     return [["b", quoted(word_at(trace, step, node))], ["num", f" ({math.exp(step.tree.log_probs[node]):.2f})"]]
 
 
-def check_words(trace: DecodeTrace, step: StepTrace, alone: DecodeTrace | None) -> Words:
+def check_words(step: StepTrace, alone: DecodeTrace | None) -> Words:
     """Say that one pass reads every guess, and what that pass took on this machine beside one over one token."""
     count = step.tree.drafted
     text = "The large model writes its next word in one pass."
     if count:
         read = "this guess" if count == 1 else f"all {count} guesses at once"
         text = f"One pass of the large model reads {read}, and writes its own word beside each."
-    return Words(plain(text), plain(pass_cost(step, alone)), plain(text))
-
-
-def pass_cost(step: StepTrace, alone: DecodeTrace | None) -> str:
-    """Say what a step's pass took, and what one over a single token takes; empty without clocks."""
     took = step.seconds.verify
     one = summarise([alone]).seconds_per_pass if alone is not None else math.nan
-    if not took or math.isnan(one) or not one:
-        return ""
-    return (
-        f"This pass over {step.tree.drafted + 1} tokens took {milliseconds(took)}; over one token {milliseconds(one)}."
-    )
+    cost = f"This pass over {count + 1} tokens took {milliseconds(took)}; over one token {milliseconds(one)}."
+    return Words(plain(text), plain(cost if took and one > 0 else ""), plain(text))
 
 
 def accept_words(trace: DecodeTrace, step: StepTrace) -> Words:
@@ -224,7 +216,7 @@ def _ending(trace: DecodeTrace, step: StepTrace) -> Segments:
     ]  # fmt: skip
 
 
-def keep_words(trace: DecodeTrace, step: StepTrace) -> Words:
+def keep_words(step: StepTrace) -> Words:
     """Say how many tokens the pass brought, and which columns of the cache stay."""
     brought = len(step.emitted)
     say: Segments = [["b", f"{counted(brought, 'token', True).capitalize()} from this one pass."]]
@@ -245,9 +237,9 @@ def phase_words(trace: DecodeTrace, step: StepTrace, alone: DecodeTrace | None) 
     forked = {} if doubt is None else {"probs": family_of(step, doubt), "halo": doubt}
     phases: list[tuple[str, Words, dict[str, object], tuple[str, ...]]] = [
         ("guess", guess_words(trace, step), {"name": "open", "stubs": True, **forked}, ("large", "guess", "doubt")),
-        ("check", check_words(trace, step, alone), {"name": "words"}, ("guess", "same")),
+        ("check", check_words(step, alone), {"name": "words"}, ("guess", "same")),
         ("accept", accept_words(trace, step), {"name": "done"}, VERDICTS),
-        ("keep", keep_words(trace, step), {"name": "done", "cache": True}, ("kept", "dropped", "alone")),
+        ("keep", keep_words(step), {"name": "done", "cache": True}, ("kept", "dropped", "alone")),
     ]
     return [{"phase": name, **words.data(), "view": view, "key": key} for name, words, view, key in phases]
 

@@ -227,6 +227,7 @@ class FeatureDraft(PreTrainedModel):
 
     config_class = FeatureDraftConfig
     config: FeatureDraftConfig
+    shared: SharedEmbeddings  # of the target that it is bound to
     base_model_prefix = ""
     _supports_sdpa = True
 
@@ -251,18 +252,13 @@ class FeatureDraft(PreTrainedModel):
             self.img_fc = nn.Linear(2 * width, width, bias=bool(config.fc_bias))
             self.imadpt = ImageAdaptor(config.queries, width, config.num_attention_heads, config.qkv_bias)
         self.compressor = compressor_of_config(config)
-        self._shared: tuple[SharedEmbeddings, ...] = ()  # in a tuple, so that they are no part of this module
         self.post_init()
 
     def bind(self, target: PreTrainedModel) -> FeatureDraft:
         """Use the token embeddings and the head of ``target`` from now on; returns the draft."""
-        self._shared = (SharedEmbeddings(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype),)
+        self.shared = SharedEmbeddings(target.get_input_embeddings(), target.get_output_embeddings(), target.dtype)
         self.slot_ids = slot_ids(target.config)
         return self
-
-    @property
-    def shared(self) -> SharedEmbeddings:
-        return self._shared[0]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return embeddings of tokens, ``[…, hidden]``."""
