@@ -225,8 +225,8 @@ MUTANTS = (
            "test_distill.py::test_the_loss_is_the_plain_one_step_by_step"),
     # questions about toy scenes
     Mutant("Q0", "recipes/toy/hints.py",
-           "fitting = [thing for thing in scene.things if looks <= self.words(thing)]",
-           "fitting = [thing for thing in scene.things if looks & self.words(thing)]",
+           "if looks <= self.words(thing) | self.spots(thing)]",
+           "if looks & (self.words(thing) | self.spots(thing))]",
            "test_training.py::test_a_question_names_the_cells_that_it_asks_for_and_announces_those_of_its_answer"),
     Mutant("Q8", "recipes/toy/hints.py",
            "for one in (word, plurals.get(word, word))",

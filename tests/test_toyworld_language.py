@@ -248,16 +248,22 @@ def test_every_answer_of_every_family_is_true(split: Split) -> None:
             assert not _mistakes(answer), answer
             assert reading.place in (None, scene.place) and reading.time in (None, scene.time), (slots, answer)
             assert reading.weather in (None, scene.weather), (slots, answer)
-            if yes is not None:
+            if form == "same_colour":
+                pair = [(t.kind, t.colour) for each in ("kind", "other") for t in scene.things if t.kind == slots[each]]
+                assert re.findall(r"the (\w+) is (\w+)", answer.lower()) == pair, (slots, answer, scene)
+                assert answer.endswith(", so yes." if yes else ", so no."), (slots, answer, scene)
+            elif yes is not None:
                 assert answer.startswith("Yes" if yes else "No"), (slots, answer, scene)
             if things is not None:
                 assert Counter(reading.combinations) == Counter(t.combination for t in things), (slots, answer, scene)
+            if form in ("count", "exists"):
+                assert Counter(reading.combinations) == Counter(t.combination for t in own), (slots, answer, scene)
             if form in ("colour", "size"):
                 assert {getattr(thing, form) for thing in own} == words & {*COLOURS, *_SIZES}, (slots, answer, scene)
             if form in ("total", "count"):
                 number = phrases.NUMBERS[len(scene.things if form == "total" else own)]
                 assert number in words and not words & {*phrases.NUMBERS} - {number}, (slots, answer, scene)
-            if form == "where" and not words & {"no", "cannot"}:
+            if form in ("where", "neighbour") and not words & {"no", "cannot"}:
                 thing = _named(scene, slots["name"])
                 assert {thing.column} == words & {*COLUMNS}, (slots, answer, scene)
             if form == "larger":
@@ -287,7 +293,7 @@ def test_what_is_hard_is_asked_more_often() -> None:
     scene = replace(scene, things=(scene.things[2], *two))  # of three pairs one has equal colours
     compared = [query for seed in range(9000)
                 if (query := dialogue.draw_query(scene, random.Random(seed))).form == "same_colour"]  # fmt: skip
-    equal = sum(query.answers[0].startswith("Yes") for query in compared) / len(compared)
+    equal = sum(query.answers[0].endswith("yes.") for query in compared) / len(compared)
     assert equal == pytest.approx(1 / 2 + 1 / 2 * 1 / 3, abs=0.06)
 
 

@@ -50,8 +50,8 @@ class Hints:
         self.none = self.tokens[NUMBERS[0]]
         self.pronouns = set(first_tokens(tokenizer, PRONOUNS).values())
         self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
-        spelt = {kind: tokenizer.encode(f" {plural}", add_special_tokens=False) for kind, plural in PLURALS.items()}
-        self.plurals = {kind: tuple(ids) for kind, ids in spelt.items()}
+        self.openers = {*self.indefinite, *first_tokens(tokenizer, ("one", "One", "other")).values()}
+        self.of, self.it = first_tokens(tokenizer, ("of", "it")).values()
         named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
         self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
         self.judged = {*self.looks, *self.scenery} - self.kinds  # what "Yes" and "No" are about
@@ -104,6 +104,7 @@ class Hints:
 
         The last token before an answer announces the first object that it refers to, the one before that the second or
         "no". Before an answer that refers to none, the last announces "Yes" where the answer begins with it, else "no".
+        In the answer, the last word about an object announces the next object, or "no".
         """
         named = self.name_cells(scene, labels)
         asked = self.find_kinds(scene, ids, labels, named)
@@ -112,9 +113,19 @@ class Hints:
             referred = list(dict.fromkeys(digit for digit in digits[start - 1 : end] if digit in self.digits.values()))
             if referred:
                 digits[start - 1], digits[start - 2] = [*referred, self.none][:2]
+                self._announce_next(digits, start, end)
             else:
                 digits[start - 1] = self.yes if labels[start] == self.yes else self.none
         return digits
+
+    def _announce_next(self, digits: list[int], start: int, end: int) -> None:
+        """Announce, with the last word about each object of an answer, the next object or "no"."""
+        later = self.none
+        for index in range(end - 2, start - 2, -1):
+            if digits[index] in self.digits.values():
+                if digits[index] != later and digits[index + 1] == IGNORE:
+                    digits[index + 1] = later
+                later = digits[index]
 
     def name_cells(self, scene: Scene, labels: Sequence[int]) -> list[int]:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
@@ -134,7 +145,7 @@ class Hints:
         row: Row | None = None
         name: list[int] | None = None  # positions of the appearance in a definite name that has begun
         for index, token in enumerate(labels):
-            if token == IGNORE:
+            if token in (IGNORE, self.it):
                 column = row = None
             column = self.columns.get(token, column)
             row = self.rows.get(token, row)
@@ -158,9 +169,10 @@ class Hints:
     def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int], named: Sequence[int]) -> list[int]:
         """Return the cells that questions ask for, from the word that decides on, one a token and then "no".
 
-        That is where a question names a kind or a colour, or refers to the last turn with a pronoun. Before a kind its
-        colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes" or "no". Before
-        each word of the answer that fits an object asked for, its cell again; a plural has those of the first two.
+        That is where a question names a kind, a colour or a position, or refers to the last turn with a pronoun. Before
+        a kind its colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes" or
+        "no". Before each word of the answer that fits the object that it has come to, its cell again: "a", "one" and
+        "other" begin the next one asked for, and "in front of" is no position.
 
         Args:
             named: cells of :meth:`name_cells`.
@@ -170,25 +182,22 @@ class Hints:
         stated: list[Thing] = []  # in this turn's answer
         last: list[Thing] = []  # objects of the last turn
         kind: set[int] = set()
+        begun = 0  # objects of this turn's answer
         by_digit = {self.digit(thing): thing for thing in scene.things}
         for index, token in enumerate(ids[1:], 1):
             if labels[index] != IGNORE:
-                # Of several objects, the answer states one after the other.
-                later = asked[asked.index(stated[-1]) :] if stated and stated[-1] in asked else asked
-                fitting = [thing for thing in later if token in self.words(thing) | self.spots(thing)]
-                plural = self.plurals[later[0].kind] if len(later) > 1 else ()
-                if plural and tuple(ids[index + 1 - len(plural) : index + 1]) == plural:
-                    digits[index - len(plural)], digits[index - 1] = map(self.digit, later[:2])
-                    stated = later[:2]
-                elif fitting:
-                    digits[index - 1] = self.digit(fitting[0])
-                    stated = [*stated, fitting[0]]
+                begun += token in self.openers
+                asked = [] if stated and token == self.it else asked
+                about = asked[begun - 1 : begun] if begun else (stated or asked)[-1:] if asked else []
+                if any(token in self.words(thing) | self.spots(thing) for thing in about) and ids[index + 1] != self.of:
+                    digits[index - 1] = self.digit(about[0])
+                    stated = [*stated, *about]
                 elif named[index - 1] in by_digit:
                     stated = [*stated, by_digit[named[index - 1]]]
                 continue
             if labels[index - 1] != IGNORE:
                 last = asked or list(dict.fromkeys(stated))
-                asked, stated, kind = [], [], set()
+                asked, stated, kind, begun = [], [], set(), 0
             start, word = words.get(index, (index, IGNORE))
             if word in self.scenery:
                 true = self.scenery[word] in (scene.place, scene.weather, scene.time)
@@ -197,13 +206,13 @@ class Hints:
                 self._list(last, digits, index)
                 asked = last
                 continue
-            if word not in self.looks:
+            if word not in self.shown or (word not in self.looks and ids[index + 1] == self.of):
                 continue
             _, before = words.get(start - 1, (start, IGNORE))
             looks = {word, before} & self.looks if word in self.kinds else {word} | kind
-            fitting = [thing for thing in scene.things if looks <= self.words(thing)]
+            fitting = [thing for thing in scene.things if looks <= self.words(thing) | self.spots(thing)]
             self._list(fitting, digits, index)
-            if word in self.kinds or not kind:
+            if word in self.kinds or not kind or word not in self.looks:
                 asked = fitting
             kind = {word} if word in self.kinds else kind
         return digits

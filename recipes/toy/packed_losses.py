@@ -105,7 +105,7 @@ def quoting_losses(
     queries, keys = first_head(model, number, states[number], batch)
     following = F.pad(labels[:, 1:], (0, 1), value=IGNORE)
     looks, decisive = isin(words, hints.looks), isin(words, {*hints.looks, *hints.scenery})
-    judged = following.eq(hints.yes) | following.eq(hints.no)
+    judged = (following.eq(hints.yes) | following.eq(hints.no)) & labels.eq(IGNORE)
     asked = (segments[:, None, :].eq(segments[:, :, None]) & labels.eq(IGNORE)[:, None, :]).tril()
     turns = labels.eq(IGNORE).logical_and(F.pad(labels[:, :-1], (1, 0), value=IGNORE) != IGNORE).cumsum(-1)
     quoted = looks[:, None, :] & words[:, None, :].eq(following[:, :, None])  # [batch, length, length]

@@ -90,8 +90,6 @@ def _spots(thing: Thing) -> tuple[str, ...]:
 
 def each(values: Sequence[str]) -> str:
     """Word the values of two objects or more, one after the other: "one is red and the other is blue"."""
-    if len(set(values)) == 1:
-        return f"{'both' if len(values) == 2 else 'all of them'} are {values[0]}"
     if len(values) == 2:
         return f"one is {values[0]} and the other is {values[1]}"
     return enumerate_words([f"one is {value}" for value in values])
@@ -139,11 +137,14 @@ def _total(scene: Scene, rng: random.Random) -> Query:
 
 
 def _count(scene: Scene, rng: random.Random) -> Query:
+    """Ask how many of a kind there are; the answer lists them before it counts."""
     kind = rng.choice(KINDS) if rng.random() < 0.35 else rng.choice(scene.things).kind
     things, plural = _of_kind(scene, kind), PLURALS[kind]
-    n = f"{NUMBERS[len(things)]} {kind if len(things) == 1 else plural}"
-    there = "there is" if len(things) == 1 else "there are"
-    answers = (f"{there} {n}", f"I can see {n}", n) if things else (f"there are no {plural}", f"I can see no {plural}")
+    if things:
+        number = NUMBERS[len(things)]
+        answers = f"I can see {_seen(things)}, so {number}", f"{_there(things)}, so {number}"
+    else:
+        answers = f"there are no {plural}", f"I can see no {plural}"
     return _query("count", answers, things, kind=kind, kinds=plural)
 
 
@@ -174,7 +175,7 @@ _NEIGHBOURS: Final = {"next to": "next", "behind": "behind", "in front of": "in 
 
 
 def _neighbour(scene: Scene, rng: random.Random) -> Query:
-    """Ask which object is next to, behind or in front of an object."""
+    """Ask which object is next to, behind or in front of an object; the answer first says where that is."""
     thing = rng.choice(scene.things)
     known = name(scene, thing)
     neighbours = {side: [other for other in scene.things if other != thing and step_between(other, thing) == step]
@@ -182,8 +183,8 @@ def _neighbour(scene: Scene, rng: random.Random) -> Query:
     taken = [side for side, things in neighbours.items() if things]
     side = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(_NEIGHBOURS))
     things = neighbours[side]
-    answers = (_seen(things), f"{_there(things)} {side} {known}") if things else (f"there is nothing {side} {known}",
-                                                                             "nothing")  # fmt: skip
+    there = _there(things) if things else "there is nothing"
+    answers = [f"the {thing.kind} is {spot}. {side.capitalize()} it {there}" for spot in _spots(thing)]
     return _query("neighbour", answers, things if len(things) == 1 else (), way=side, name=known)
 
 
@@ -192,8 +193,7 @@ def _exists(scene: Scene, rng: random.Random) -> Query:
     if rng.random() < 0.5:
         kind = rng.choice(scene.things).kind
         things = _of_kind(scene, kind)
-        yes = f"yes, there {'is' if len(things) == 1 else 'are'}"
-        answers = (f"{yes} {number_of(len(things), kind, PLURALS[kind])}", f"yes, I can see {_seen(things)}")
+        answers = (f"yes, I can see {_seen(things)}", f"yes, {_there(things)}")
         return _query("exists", answers, things, kind=kind, kinds=PLURALS[kind])
     if rng.random() < UNCOMMON:
         return strange(rng.choice(STRANGE))
@@ -247,19 +247,15 @@ def _larger(scene: Scene, rng: random.Random) -> Query | None:
 
 
 def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
-    """Compare the colours of two objects whose kinds are enough to name them; as often yes as no where both occur."""
+    """Compare the colours of two objects that are alone of their kind, as often yes as no; the colours come first."""
     single = [thing for thing in scene.things if len(_of_kind(scene, thing.kind)) == 1]
     pairs = list(permutations(single, 2))
     if not pairs:
         return None
     equal = [pair for pair in pairs if pair[0].colour == pair[1].colour]
     a, b = rng.choice(equal if equal and rng.random() < 0.5 else pairs)
-    if a.colour == b.colour:
-        answers = ("yes, both have the same colour", f"yes, both are {a.colour}")
-    else:
-        answers = (f"no, the {a.kind} is {a.colour} and the {b.kind} is {b.colour}",
-                   f"no, the {a.kind} is {a.colour}, but the {b.kind} is {b.colour}")  # fmt: skip
-    return _query("same_colour", answers, kind=a.kind, other=b.kind)
+    answer = f"the {a.kind} is {a.colour} and the {b.kind} is {b.colour}, so {'yes' if a.colour == b.colour else 'no'}"
+    return _query("same_colour", (answer,), kind=a.kind, other=b.kind)
 
 
 def _weather(scene: Scene, rng: random.Random) -> Query:
@@ -314,5 +310,5 @@ def _unknowable(scene: Scene, rng: random.Random) -> Query:
 FAMILIES: Final[tuple[Family, ...]] = (
     *(_look("colour"), _look("size"), _count) * 3, *(_exists_coloured, _which_colour) * 2, *(_same_colour,) * 3,
     *(_things, _weather, _time, _place) * 2, *(_exists,) * 3, *(_side,) * 4, *(_neighbour,) * 5, *(_larger,) * 4,
-    *(_unknowable,) * 5, *(_is_colour,) * 2, _total, *(_where,) * 2,
+    *(_unknowable,) * 6, *(_is_colour,) * 2, _total, *(_where,) * 2,
 )  # fmt: skip
