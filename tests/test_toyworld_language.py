@@ -26,6 +26,7 @@ from recipes.toy.scene import (
     KINDS,
     NO_SNOW,
     PLACES,
+    ROWS,
     TIMES,
     WEATHERS,
     Place,
@@ -263,9 +264,13 @@ def test_every_answer_of_every_family_is_true(split: Split) -> None:
             if form in ("total", "count"):
                 number = phrases.NUMBERS[len(scene.things if form == "total" else own)]
                 assert number in words and not words & {*phrases.NUMBERS} - {number}, (slots, answer, scene)
+                assert form == "total" or not own or answer.endswith(f", so {number}."), (slots, answer, scene)
             if form in ("where", "neighbour") and not words & {"no", "cannot"}:
                 thing = _named(scene, slots["name"])
                 assert {thing.column} == words & {*COLUMNS}, (slots, answer, scene)
+                where, _, beside = answer.partition(". ")
+                assert [row for row in ROWS if row in where.replace("foreground", "front")] == [thing.row], where
+                assert form == "where" or beside.startswith(f"{slots['way'].capitalize()} it there "), (slots, answer)
             if form == "larger":
                 first, second = (_named(scene, slots[each]) for each in ("first", "second"))
                 winner = "both" if first.size == second.size else slots["first" if first.size == "large" else "second"]

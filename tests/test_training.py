@@ -3,8 +3,10 @@
 import copy
 import json
 import random
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, groupby
 
 import numpy as np
 import pytest
@@ -27,12 +29,13 @@ from recipes.toy.corpus import (
     packed_mask,
 )
 from recipes.toy.datasets import EXPORT_START, START
-from recipes.toy.dialogue import ask, discuss, look_ups
+from recipes.toy.dialogue import ask, discuss, draw_demanding, look_ups
 from recipes.toy.draw import draw_scene, shown_at
 from recipes.toy.evaluate import EVALUATION_START
 from recipes.toy.hints import Hints, answers_in, first_tokens, naming_loss
 from recipes.toy.language import QuestionAnswer
 from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states, quoting_losses, target_losses
+from recipes.toy.questions import look_up
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.record import LESSONS_START
 from recipes.toy.scene import (
@@ -48,6 +51,7 @@ from recipes.toy.scene import (
 )
 from recipes.toy.train import ASKING_START, TALKING_START, deepen
 from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
+from recipes.toy.wordings import worded
 from specllava.distill.losses import IGNORE
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.family import tower_features
@@ -211,6 +215,11 @@ def test_a_word_of_a_question_ends_where_its_last_token_does(processor):
         (("Who is at the front?", "A red dog and a blue cat."),
          "front=3 ?=5 ASSISTANT=5 :=3 A=3 red=3 dog=5 a=5 blue=5 cat=no"),
         (("The cat on the right?", "It is large."), "cat=0 on=5 the=no right=5 ?=no ASSISTANT=no :=5 is=5 large=no"),
+        (("The cat?", "red, small, left, back; blue, large, right, front"),
+         "cat=0 ?=5 ASSISTANT=5 :=0 ,=0 ,=0 ,=0 back=5 ;=5 ,=5 ,=5 ,=5 front=no"),
+        (("The dog is red, right?", "Yes, it is red."), "dog=3 is=no red=3 ,=no ASSISTANT=no :=3 is=3 red=no"),
+        (("And the dog?", "The dog is red. Next to it there is a blue cat.", "Is it big?", "It is large."),
+         "dog=3 ?=no ASSISTANT=5 :=3 The=3 is=3 red=5 a=5 blue=5 cat=no it=5 big=no ASSISTANT=no :=5 is=5 large=no"),
         (("What is in front of the red cat?", "The cat is at the back on the left. In front of it there is nothing."),
          "red=0 cat=0 ?=no ASSISTANT=no :=0 The=0 the=0 the=0 left=no"),
         (("What colour are cats?", "One is red and the other is blue."),
@@ -243,9 +252,40 @@ def test_twins_are_announced_one_after_the_other(processor):
     for answer in ("A red cat and a red cat, so two.", "One is red and the other is red.", "One is small, one small."):
         ids, labels = encode_chat(processor.tokenizer, (QuestionAnswer("And the cats?", answer),), 64)
         ((start, end),) = answers_in(labels)
-        cells = [cell for cell in hints.cells(scene, ids, labels)[start:end] if cell != IGNORE]
-        assert cells[-1] == hints.none and cells[:-1] == sorted(cells[:-1], key=[first, second].index)
-        assert {*cells[:-1]} == {first, second}
+        cells = hints.cells(scene, ids, labels)
+        assert cells[start - 2 : start] == [second, first]
+        named = [cell for cell in cells[start:end] if cell != IGNORE]
+        assert named[-1] == hints.none and [cell for cell, _ in groupby(named[:-1])] == [first, second]
+
+
+def test_the_cells_of_an_answer_are_those_of_its_objects_in_order(processor):
+    hints, checked = Hints(processor.tokenizer, 64), Counter()
+    cells = {digit: cell for cell, digit in hints.digits.items()}
+    rows = {"front": ("front", "foreground"), "back": ("back", "background")}
+
+    def check(scene: Scene, turn: QuestionAnswer, objects: Iterable[Thing]) -> None:
+        ids, labels = encode_chat(processor.tokenizer, (turn,), 64)
+        ((start, end),) = answers_in(labels)
+        named = [cells[one] for one in hints.cells(scene, ids, labels)[start - 1 : end] if one in cells]
+        assert [cell for cell, _ in groupby(named)] == [(thing.column, thing.row) for thing in objects], (scene, turn)
+
+    for seed in range(300):
+        scene, rng = sample_scene(seed), random.Random(seed)
+        for query in (draw_demanding(scene, rng), draw_demanding(scene, rng), look_up(scene, rng)):
+            kind, spot = query.slots.get("kind"), query.slots.get("spot", "").split()[-1:]
+            own = [thing for thing in scene.things if thing.kind == kind]
+            objects = dict.fromkeys(("colour", "size", "count", "exists", "look_up"), own) | {
+                "where": query.focus,
+                "side": [thing for thing in scene.things if {*spot} & {thing.column, *rows[thing.row]}],
+                "which_colour": [thing for thing in scene.things if thing.colour == query.slots.get("colour")],
+            }
+            if query.form in objects:
+                checked[query.form] += 1
+                check(scene, worded(query, rng), objects[query.form])
+        (turn,) = list_objects(scene, rng)
+        if "left to right" in turn.question:
+            check(scene, turn, scene.things)
+    assert len(checked) == 8 and min(checked.values()) > 10
 
 
 def test_naming_loss_is_the_mean_over_words_and_slots():

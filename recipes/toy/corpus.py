@@ -70,7 +70,7 @@ def content_ids(tokenizer: Any) -> list[int]:
     """Return the tokens that begin a word determined by the picture: objects, positions, counts, and the scene."""
     spots = (word for words in (*COLUMN_WORDS.values(), *ROW_WORDS.values()) for word in words)
     scene = (*PLACE_WORDS, *WEATHER_WORDS, *TIME_WORDS, *NUMBERS)
-    words = (*KINDS, *COLOURS, *spots, *scene, *SIZES, "Yes", "No")
+    words = (*KINDS, *COLOURS, *spots, *scene, *SIZES, "Yes", "No", "yes")
     return sorted(set(first_tokens(tokenizer, words).values()))
 
 

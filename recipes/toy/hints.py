@@ -50,16 +50,19 @@ class Hints:
         self.none = self.tokens[NUMBERS[0]]
         self.pronouns = set(first_tokens(tokenizer, PRONOUNS).values())
         self.yes, self.no = first_tokens(tokenizer, ("Yes", "No")).values()
+        # Words that begin the next object of an answer.
         self.openers = {*self.indefinite, *first_tokens(tokenizer, ("one", "One", "other")).values()}
         self.of, self.it = first_tokens(tokenizer, ("of", "it")).values()
+        self.openers.add(tokenizer.encode("x;", add_special_tokens=False)[-1])
         named = {word: word for word in (*PLACES, *WEATHERS, *TIMES)} | ASKED_AS
         self.scenery = dict(zip(first_tokens(tokenizer, named).values(), named.values(), strict=True))
         self.judged = {*self.looks, *self.scenery} - self.kinds  # what "Yes" and "No" are about
         positions = {word: self.tokens[one] for one, words in (COLUMN_WORDS | ROW_WORDS).items() for word in words}
         # Words of questions, and how name_patches names the slots that show what they ask for.
         self.shown = {word: word for word in self.looks} | {self.tokens[word]: name for word, name in positions.items()}
-        asked = [*(word for word, token in self.tokens.items() if token in self.shown), *named, *PRONOUNS]
-        first = first_tokens(tokenizer, asked)
+        shown = [word for word, token in self.tokens.items() if token in self.shown]
+        asked = [*shown, *named, *PRONOUNS, *SIZES, "big"]
+        first = first_tokens(tokenizer, asked) | {"big": self.tokens["large"]}
         plurals = {str(kind): plural for kind, plural in PLURALS.items()}
         # The tokens of a word, behind the picture or a space; a plural is its singular's word.
         self.spellings = {
@@ -131,7 +134,7 @@ class Hints:
         """Return the cell of the object referred to, where its colour or kind is next; ``IGNORE`` elsewhere.
 
         That is the object whose position was named last; or, after "the", or "a" without a position, the only one that
-        the name fits.
+        the name fits. "It" ends a position, as in "in front of it".
 
         Args:
             labels: of one conversation; the entry at ``i`` is the token at ``i``, as in training.
@@ -170,9 +173,9 @@ class Hints:
         """Return the cells that questions ask for, from the word that decides on, one a token and then "no".
 
         That is where a question names a kind, a colour or a position, or refers to the last turn with a pronoun. Before
-        a kind its colour must fit as well, and after it the kind. Where it names a place, weather or time, "Yes" or
-        "no". Before each word of the answer that fits the object that it has come to, its cell again: "a", "one" and
-        "other" begin the next one asked for, and "in front of" is no position.
+        a kind its colour and size must fit as well, and after it the kind. A position follows "the". Where it names a
+        place, weather or time, "Yes" or "no". Before each word of the answer that fits the object that it has come to,
+        its cell again; "a", "one", "other" and ";" begin the next one asked for.
 
         Args:
             named: cells of :meth:`name_cells`.
@@ -182,13 +185,17 @@ class Hints:
         stated: list[Thing] = []  # in this turn's answer
         last: list[Thing] = []  # objects of the last turn
         kind: set[int] = set()
-        begun = 0  # objects of this turn's answer
+        number = 0  # of the object that this turn's answer has come to
         by_digit = {self.digit(thing): thing for thing in scene.things}
         for index, token in enumerate(ids[1:], 1):
             if labels[index] != IGNORE:
-                begun += token in self.openers
-                asked = [] if stated and token == self.it else asked
-                about = asked[begun - 1 : begun] if begun else (stated or asked)[-1:] if asked else []
+                if labels[index - 1] == IGNORE:
+                    digits[index - 1 :] = [IGNORE] * (len(ids) - index + 1)
+                    number = int(token in self.looks)  # a bare look-up
+                number += token in self.openers
+                if stated and token == self.it:
+                    asked = []
+                about = asked[number - 1 : number] if number else (stated or asked)[-1:] if asked else []
                 if any(token in self.words(thing) | self.spots(thing) for thing in about) and ids[index + 1] != self.of:
                     digits[index - 1] = self.digit(about[0])
                     stated = [*stated, *about]
@@ -196,8 +203,8 @@ class Hints:
                     stated = [*stated, by_digit[named[index - 1]]]
                 continue
             if labels[index - 1] != IGNORE:
-                last = asked or list(dict.fromkeys(stated))
-                asked, stated, kind, begun = [], [], set(), 0
+                last = asked or stated[-1:]
+                asked, stated, kind, number = [], [], set(), 0
             start, word = words.get(index, (index, IGNORE))
             if word in self.scenery:
                 true = self.scenery[word] in (scene.place, scene.weather, scene.time)
@@ -206,11 +213,14 @@ class Hints:
                 self._list(last, digits, index)
                 asked = last
                 continue
-            if word not in self.shown or (word not in self.looks and ids[index + 1] == self.of):
+            if word not in self.shown or (word not in self.looks and ids[start - 1] not in self.definite):
                 continue
-            _, before = words.get(start - 1, (start, IGNORE))
+            first, before = words.get(start - 1, (start, IGNORE))
+            _, size = words.get(first - 1, (first, IGNORE))
             looks = {word, before} & self.looks if word in self.kinds else {word} | kind
-            fitting = [thing for thing in scene.things if looks <= self.words(thing) | self.spots(thing)]
+            looks |= {size} & self.sizes if before in self.looks else set()
+            among = asked if kind and word not in self.looks else scene.things
+            fitting = [thing for thing in among if looks <= self.words(thing) | self.spots(thing)]
             self._list(fitting, digits, index)
             if word in self.kinds or not kind or word not in self.looks:
                 asked = fitting

@@ -89,9 +89,9 @@ def quoting_losses(
 ) -> tuple[Tensor, Tensor]:
     """Return how little a head looks for the words of questions that the next token of an answer needs.
 
-    That is a word of looks that it repeats, of any question in the conversation; and before "Yes" or "No" the words of
-    looks and scenery in this question. Without it a target names the commonest object where it should repeat the one
-    that it is asked for, and says "Yes" to everything.
+    That is a word of looks that it repeats, of any question in the conversation; and before an answer's "Yes" or "No"
+    the words of looks and scenery in this question. Without it a target names the commonest object where it should
+    repeat the one that it is asked for, and says "Yes" to everything.
 
     Args:
         states: ``[batch, length, hidden]`` each, what every layer reads.

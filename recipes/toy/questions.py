@@ -175,7 +175,7 @@ _NEIGHBOURS: Final = {"next to": "next", "behind": "behind", "in front of": "in 
 
 
 def _neighbour(scene: Scene, rng: random.Random) -> Query:
-    """Ask which object is next to, behind or in front of an object; the answer first says where that is."""
+    """Ask which object is next to, behind or in front of an object; the answer first says where this object is."""
     thing = rng.choice(scene.things)
     known = name(scene, thing)
     neighbours = {side: [other for other in scene.things if other != thing and step_between(other, thing) == step]
@@ -184,7 +184,8 @@ def _neighbour(scene: Scene, rng: random.Random) -> Query:
     side = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(_NEIGHBOURS))
     things = neighbours[side]
     there = _there(things) if things else "there is nothing"
-    answers = [f"the {thing.kind} is {spot}. {side.capitalize()} it {there}" for spot in _spots(thing)]
+    own = known if " the " not in known else f"the {thing.kind}"
+    answers = [f"{own} is {spot}. {side.capitalize()} it {there}" for spot in _spots(thing)]
     return _query("neighbour", answers, things if len(things) == 1 else (), way=side, name=known)
 
 
@@ -247,7 +248,10 @@ def _larger(scene: Scene, rng: random.Random) -> Query | None:
 
 
 def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
-    """Compare the colours of two objects that are alone of their kind, as often yes as no; the colours come first."""
+    """Compare the colours of two objects, each alone of its kind; half of the time of equal ones where there are any.
+
+    The answer names both colours first.
+    """
     single = [thing for thing in scene.things if len(_of_kind(scene, thing.kind)) == 1]
     pairs = list(permutations(single, 2))
     if not pairs:
@@ -304,7 +308,8 @@ def look_up(scene: Scene, rng: random.Random) -> Query:
 def _unknowable(scene: Scene, rng: random.Random) -> Query:
     """Ask what the picture cannot answer."""
     kind = rng.choice(scene.things).kind if rng.random() < 0.8 else rng.choice(KINDS)
-    return Query("unknowable", CANNOT_KNOW, {"kind": kind, "kinds": PLURALS[kind], "colour": rng.choice(COLOURS)})
+    colour = rng.choice([colour for colour in COLOURS if (colour, kind) not in HELD_OUT])
+    return Query("unknowable", CANNOT_KNOW, {"kind": kind, "kinds": PLURALS[kind], "colour": colour})
 
 
 FAMILIES: Final[tuple[Family, ...]] = (

@@ -8,7 +8,7 @@ import string
 from collections.abc import Callable
 from typing import Final
 
-from recipes.toy.language import QuestionAnswer, polish
+from recipes.toy.language import QuestionAnswer, polish, with_articles
 from recipes.toy.phrases import PLURALS, read_wordings
 from recipes.toy.questions import STRANGE, Query
 from recipes.toy.scene import COLOURS, KINDS
@@ -29,7 +29,7 @@ def worded(query: Query, rng: random.Random) -> QuestionAnswer:
         while slot in template:
             template = template.replace(slot, draw(rng), 1)
     question = template.format(**query.slots)
-    question = question if query.form == "unknowable" else polish(question)
+    question = with_articles(question) if query.form == "unknowable" else polish(question)
     return QuestionAnswer(inform(question, rng) if rng.random() < INFORMAL else question, rng.choice(query.answers))
 
 
