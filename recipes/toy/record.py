@@ -61,7 +61,7 @@ class RecordedExample:
 
 
 TOY: Final = (
-    RecordedExample("1-describe", 2_000_157, "held-out", ("Describe this image in detail.",)),
+    RecordedExample("1-describe", 2_000_127, "held-out", ("Describe this image in detail.",)),
     RecordedExample("2-story", 2_000_027, "train", ("Tell me a story about this picture.",)),
     RecordedExample("3-count", 2_000_040, "train", ("How many objects are there?",)),
     RecordedExample(
