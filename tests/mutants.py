@@ -211,8 +211,8 @@ MUTANTS = (
            'result.append("refused" if parent in taken else "unreached")',
            "test_drawing.py::test_trees_are_those_of_the_trace"),
     Mutant("F6", "visual/page/pays.py",
-           "return tau / (cost + drafting)",
-           "return tau / (cost + 2 * drafting)",
+           "least, before = cost + drafting,",
+           "least, before = cost + 2 * drafting,",
            "test_drawing.py::test_whether_it_pays_is_tau_over_the_price_of_a_step"),
     # training
     Mutant("L1", "specllava/distill/losses.py",

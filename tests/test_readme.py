@@ -155,8 +155,10 @@ def test_one_file_gives_the_tokens_and_the_trees_of_the_package(
         assert (path, tokens) == (list(step.verification.path), list(step.emitted))
         assert tree.scores == pytest.approx(step.tree.scores(), abs=1e-4)
     if len(steps) > 2:  # one token is left after the first step
-        limit = inspect.unwrap(alone["answer"]).__globals__["ANSWER"] = 2 + len(trace.steps[0].emitted)
-        shorter = [token for _, _, tokens in alone["answer"](image, question, torch.float64) for token in tokens]
+        limit = 2 + len(trace.steps[0].emitted)
+        with monkeypatch.context() as patch:
+            patch.setitem(inspect.unwrap(alone["answer"]).__globals__, "ANSWER", limit)
+            shorter = [token for _, _, tokens in alone["answer"](image, question, torch.float64) for token in tokens]
         assert shorter == list(trace.token_ids[:limit])
     if name == "3-count":
         monkeypatch.setattr(sys, "argv", ["spec_llava.py", "--image", str(image), "--question", question])
