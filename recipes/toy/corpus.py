@@ -115,7 +115,7 @@ class ChatBatches:
         texts = pad_texts([(ids, labels) for _, ids, labels in samples], pad, LENGTH_STEP)
         return {"pixel_values": pixels, "image_sizes": sizes, **texts}
 
-    @lru_cache(maxsize=2)  # noqa: B019
+    @lru_cache(maxsize=2)  # noqa: B019 - keeps two groups and their corpus alive
     def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
         size = GROUP * self.batch
         first = group * size

@@ -174,8 +174,8 @@ class Hints:
 
         That is where a question names a kind, a colour or a position, or refers to the last turn with a pronoun. Before
         a kind its colour and size must fit as well, and after it the kind. A position follows "the". Where it names a
-        place, weather or time, "Yes" or "no". Before each word of the answer that fits the object that it has come to,
-        its cell again; "a", "one", "other" and ";" begin the next one asked for.
+        place, weather or time, "Yes" or "no". An answer goes through the objects asked for: "a", "one", "other" and ";"
+        begin the next one. Before each of its words that fits that object, its cell again.
 
         Args:
             named: cells of :meth:`name_cells`.

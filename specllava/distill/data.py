@@ -241,12 +241,12 @@ class RowBatches:
             " cannot be read"
         )
 
-    @lru_cache(maxsize=2)  # noqa: B019
+    @lru_cache(maxsize=2)  # noqa: B019 - keeps two results and their rows alive
     def _make_order(self, epoch: int) -> Tensor:
         source = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         return torch.randperm(len(self.rows), generator=source)
 
-    @lru_cache(maxsize=2)  # noqa: B019
+    @lru_cache(maxsize=2)  # noqa: B019 - keeps two results and their rows alive
     def _make_window(self, window: int) -> list[list[int]]:
         """Return the positions of each batch of a window: rows of similar length together, batches in random order."""
         size = GROUP * self.batch
