@@ -63,11 +63,6 @@ class DraftTree(Record):
                 raise ValueError(f"node {node} has parent {parent}: a parent must come before its child")
 
     @classmethod
-    def only_root(cls, token: int) -> DraftTree:
-        """Return the tree of a drafter that proposes nothing."""
-        return cls((token,), (ROOT_PARENT,), (0.0,), (None,))
-
-    @classmethod
     def chain(cls, tokens: Sequence[int]) -> DraftTree:
         """Return a tree without branches, of ``tokens`` from the root on; how likely they are is not known."""
         count = len(tokens)

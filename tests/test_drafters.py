@@ -230,7 +230,7 @@ def test_lookup_by_hand():
     drafter, config = NgramDrafter(3, 20), DecodingConfig(max_new_tokens=1)
     lane = Lane("own", config, replace(models.prompt(3), input_ids=torch.tensor([[11, 12, 13]])), drafter=drafter)
     models.pair(None).request(lane).prefill()
-    assert drafter.propose(14, 5) == DraftTree.only_root(14)
+    assert drafter.propose(14, 5) == DraftTree.chain([14])
     drafter.commit((0,), None)
     assert drafter.propose(12, 5).tokens == (12, 13, 14, 12)
     assert continuations([1, 9, 9, 2, 1], 1, 3, frozenset({9})) == [()]
@@ -307,7 +307,7 @@ def test_a_rule_that_does_not_fit_its_drafter_or_drawn_children_is_refused():
     pair, prompt = models.pair("mixed"), models.prompt(0)
     drawn = DecodingConfig(rule="fixed", children="drawn", temperature=1.0, max_new_tokens=8)
     lanes = {name: Lane("own", replace(OWN, drafter=name), prompt, rule=Mine()) for name in DRAFTERS}
-    lanes["Proposing"] = Lane("own", OWN, prompt, rule=Mine(), drafter=Proposing(DraftTree.only_root))
+    lanes["Proposing"] = Lane("own", OWN, prompt, rule=Mine(), drafter=Proposing(lambda root: DraftTree.chain([root])))
     for name, lane in lanes.items():
         line = complaint(lambda lane=lane: pair.request(lane))
         assert line == f"the drafter {name} grows no trees, so the rule mine has no use"
@@ -330,7 +330,7 @@ class Proposing(Drafter):
         self._tree = tree
 
     def propose(self, root: int, depth: int) -> DraftTree:
-        return self._tree(root) if depth else DraftTree.only_root(root)
+        return self._tree(root) if depth else DraftTree.chain([root])
 
 
 def guess(token: Any, log_prob: Any = -1.0, entropy: Any = None, parent: Any = 0) -> Make:

@@ -18,7 +18,7 @@ from support.models import trees
 from support.refusals import complaint
 
 from specllava.config import RULE_CHOICES, DecodingConfig, eagle2_tree, one_line, options_read, short
-from specllava.spec_decode.growth import GrownTree, GrowthLimits, TopTokens, TreeBuilder, grow
+from specllava.spec_decode.growth import GrownTree, TopTokens, TreeBuilder, grow
 from specllava.spec_decode.rules import RULES, EntropyRule, Shape, best_shape, build_rule, fixed_shape
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree
 
@@ -110,8 +110,7 @@ def random_draft(seed: int, sharpness: float) -> Draft:
 
 
 def grown(draft: Draft, config: DecodingConfig) -> GrownTree:
-    limits = GrowthLimits(config.depth, config.nodes, config.max_expanded_nodes)
-    return grow(ROOT, draft.expand, build_rule(config), limits)
+    return grow(ROOT, draft.expand, build_rule(config), config.depth, config)
 
 
 def described(tree: DraftTree) -> list[tuple[Path, float, float | None]]:
@@ -208,7 +207,7 @@ def test_growth_stops_when_deeper_nodes_cannot_matter():
 def test_nothing_is_guessed_after_the_end_of_an_answer(rule: Any):
     """No pass is spent on it. Trees are worth no less: the draft's chances of guesses that can be accepted, summed."""
     ends, config = frozenset({1, 4}), DecodingConfig(rule=rule, nodes=12, depth=5, min_log_prob=-50.0)
-    limits, gained = GrowthLimits(config.depth, config.nodes, config.max_expanded_nodes), 0.0
+    gained = 0.0
 
     def worth(tree: DraftTree) -> float:
         going_on = (n for n in range(1, len(tree)) if not {tree.tokens[one] for one in tree.path(n)[1:-1]} & ends)
@@ -216,7 +215,7 @@ def test_nothing_is_guessed_after_the_end_of_an_answer(rule: Any):
 
     for seed in range(40):
         draft = random_draft(seed, 1.5)
-        tree = grow(ROOT, draft.expand, build_rule(config), limits, ends).tree
+        tree = grow(ROOT, draft.expand, build_rule(config), config.depth, config, ends).tree
         assert not any({*path[1:-1]} & ends for path, *_ in described(tree))
         assert not any({*path[1:]} & ends for path in draft.paths.values())
         gained += worth(tree) - worth(grown(random_draft(seed, 1.5), config).tree)
@@ -225,9 +224,9 @@ def test_nothing_is_guessed_after_the_end_of_an_answer(rule: Any):
 
 def test_no_depth_means_no_question_to_the_draft():
     draft = random_draft(0, 1.0)
-    found = grow(ROOT, draft.expand, build_rule(DecodingConfig()), GrowthLimits(0, 20, 64))
+    found = grow(ROOT, draft.expand, build_rule(DecodingConfig()), 0, DecodingConfig())
     assert (found, draft.calls) == (GrownTree(DraftTree((ROOT,), (ROOT_PARENT,), (0.0,), (None,)), [0], ()), [])
-    assert found.tree == DraftTree.only_root(ROOT) and found.tree.drafted == 0
+    assert found.tree == DraftTree.chain([ROOT]) and found.tree.drafted == 0
 
 
 def expected_accepted(shape: Shape, acceptance: tuple[float, ...]) -> float:

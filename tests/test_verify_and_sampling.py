@@ -123,7 +123,7 @@ def test_a_greedy_sampler_takes_the_likeliest_tokens_whoever_computes_them(dtype
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_view_is_what_softmax_says(seed: int):
-    tree = models.random_tree(seed) if seed else DraftTree.only_root(3)
+    tree = models.random_tree(seed) if seed else DraftTree.chain([3])
     logits = np.random.default_rng(seed).normal(scale=3, size=(len(tree), 280))
     view = target_view(tree, torch.from_numpy(logits), torch.from_numpy(logits).softmax(-1))
     for node, row in enumerate(logits):

@@ -70,7 +70,7 @@ class NoDraft(Drafter):
     name = "none"
 
     def propose(self, root: int, depth: int) -> DraftTree:
-        return DraftTree.only_root(root)
+        return DraftTree.chain([root])
 
 
 def check_proposal(name: str, tree: DraftTree, root: int, depth: int, nodes: int, vocabulary: int) -> DraftTree:

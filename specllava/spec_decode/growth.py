@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsIndex
 
-from specllava.config import MAX_GUESSES, short
+from specllava.config import MAX_GUESSES, DecodingConfig, short
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree, Pruned
 
 
@@ -112,39 +112,27 @@ class GrownTree:
     pruned: tuple[Pruned, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthLimits:
-    """Bounds that every rule must keep.
-
-    Args:
-        nodes: drafted tokens that the target verifies.
-        expanded_nodes: nodes below the root that the draft model runs over, for which its KV cache has slots.
-    """
-
-    depth: int
-    nodes: int
-    expanded_nodes: int
-
-
 def grow(
-    root: int, expand: Expand, rule: GrowthRule, limits: GrowthLimits, ends: frozenset[int] = frozenset()
+    root: int, expand: Expand, rule: GrowthRule, depth: int, config: DecodingConfig, ends: frozenset[int] = frozenset()
 ) -> GrownTree:
     """Grow a tree below ``root``.
 
     Args:
         expand: called once per level with the builder and the ids of nodes whose parents were expanded before.
+        depth: levels at most.
+        config: whose ``nodes`` and ``max_expanded_nodes`` bind the rule.
         ends: tokens that end an answer; nodes with them are not expanded.
 
     Raises:
-        ValueError: the rule breaks ``limits``, returns no integers, expands no nodes of the level, or selects a child
+        ValueError: the rule breaks a limit, returns no integers, expands no nodes of the level, or selects a child
             without its parent; one line that names the rule.
     """
     builder, most, level, expanded = TreeBuilder([root]), max_children(rule), [0], 0
-    for depth in range(limits.depth):
-        frontier = _frontier(builder, rule, level, limits.expanded_nodes - expanded) if depth else level
+    for levels in range(depth):
+        frontier = _frontier(builder, rule, level, config.max_expanded_nodes - expanded) if levels else level
         if not frontier:
             break
-        expanded += len(frontier) if depth else 0
+        expanded += len(frontier) if levels else 0
         level = []
         for node, top in zip(frontier, expand(builder, frontier), strict=True):
             builder.entropies[node] = top.entropy
@@ -156,7 +144,7 @@ def grow(
         level = [node for node in level if builder.tokens[node] not in ends]
         if not level:
             break
-    return _select_tree(builder, rule, limits)
+    return _select_tree(builder, rule, config.nodes)
 
 
 def max_children(rule: GrowthRule) -> int:
@@ -182,12 +170,12 @@ def _frontier(builder: TreeBuilder, rule: GrowthRule, level: Sequence[int], most
     return frontier
 
 
-def _select_tree(builder: TreeBuilder, rule: GrowthRule, limits: GrowthLimits) -> GrownTree:
+def _select_tree(builder: TreeBuilder, rule: GrowthRule, most: int) -> GrownTree:
     """Build the tree of the nodes that the rule selects (EAGLE-2: re-ranking), and list those that it prunes."""
     size, about = len(builder.tokens), f"the rule {rule.name} selects"
     selected = integers(rule.select(builder), about) if size > 1 else []
-    if len(selected) > limits.nodes:
-        raise ValueError(f"{about} {len(selected)} nodes, at most {limits.nodes} are allowed")
+    if len(selected) > most:
+        raise ValueError(f"{about} {len(selected)} nodes, at most {most} are allowed")
     index = {ROOT_PARENT: ROOT_PARENT, 0: 0}  # of each selected node, its number in the tree
     for number, node in enumerate(selected, start=1):
         if node in index or not 0 < node < size:

@@ -84,7 +84,7 @@ class RejectionSampler:
         Raises:
             ValueError: as :meth:`verify`.
         """
-        return self.verify(DraftTree.only_root(0), logits[None])[0].bonus_token
+        return self.verify(DraftTree.chain([0]), logits[None])[0].bonus_token
 
     def verify(
         self,

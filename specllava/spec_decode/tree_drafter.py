@@ -23,7 +23,7 @@ from specllava.engine.pool import KVCaches
 from specllava.models.drafts.eagle import FeatureDraft
 from specllava.prompt import Prompt
 from specllava.spec_decode.drafter import Drafter
-from specllava.spec_decode.growth import GrowthLimits, GrowthRule, TopTokens, TreeBuilder, grow, max_children
+from specllava.spec_decode.growth import GrowthRule, TopTokens, TreeBuilder, grow, max_children
 from specllava.spec_decode.logits_processing import AnswerSettings
 from specllava.spec_decode.rejection_sampler import SeededRandom, check_finite, draw_children, warp
 from specllava.tree import DraftTree
@@ -55,7 +55,7 @@ class TreeDrafter(Drafter):
         length: int,
     ) -> None:
         self.rule = rule
-        self._target, self._draft, self._config = target, draft, config
+        self._target, self._config = target, config
         self._settings, self._random, self._length = settings, random, length
         self._eagle = draft if isinstance(draft, FeatureDraft) else None
         self.state_layers = () if self._eagle is None else tuple(self._eagle.config.state_layers)
@@ -80,30 +80,27 @@ class TreeDrafter(Drafter):
         self._slots: dict[int, int] = {}  # of each expanded node
         self._probs: dict[int, Tensor] = {}  # that its children were drawn from
         self.pass_tokens = ()
-        limits = GrowthLimits(depth, self._config.nodes, self._config.max_expanded_nodes)
-        grown = grow(root, self._expand, self.rule, limits, self._settings.eos_token_ids)
+        grown = grow(root, self._expand, self.rule, depth, self._config, self._settings.eos_token_ids)
         self._tree, self.pruned, self._builder_ids = grown.tree, grown.pruned, grown.builder_ids
-        self.draft_probs = self._children_probs() if self._probs else None
+        self.draft_probs = None
+        if self._probs:
+            nothing = torch.zeros_like(self._probs[0])  # where no children were drawn
+            self.draft_probs = torch.stack([self._probs.get(node, nothing) for node in self._builder_ids])
         return self._tree
 
     def commit(self, path: Sequence[int], states: Tensor | None) -> None:
         tokens = [self._tree.tokens[node] for node in path]
-        if self._eagle is not None:
-            assert states is not None
-            self._commit_states(tokens, states)
-            return
-        slots = [self._slots[self._builder_ids[node]] for node in path if self._builder_ids[node] in self._slots]
-        if slots:  # the root was read, and everything emitted before it
-            self._engine.commit(slots[0], [slot - slots[0] for slot in slots])
-            self._unread = []
-        self._unread += tokens[len(slots) :]
-
-    def _commit_states(self, tokens: Sequence[int], states: Tensor) -> None:
-        """Keep the text up to the root with the target's states; accepted tokens are read with the next root."""
-        if self._slots:
+        if self._eagle is None:
+            slots = [self._slots[self._builder_ids[node]] for node in path if self._builder_ids[node] in self._slots]
+            if slots:  # the root was read, and everything emitted before it
+                self._engine.commit(slots[0], [slot - slots[0] for slot in slots])
+                self._unread = []
+            self._unread += tokens[len(slots) :]
+        elif self._slots:
             self._engine.truncate(self._slots[0] + 1)
-            self._unread, self._states = list(tokens[1:]), states
+            self._unread, self._states = tokens[1:], states
         else:
+            assert states is not None
             assert self._states is not None
             self._unread, self._states = [*self._unread, *tokens], torch.cat([self._states, states])
 
@@ -179,11 +176,6 @@ class TreeDrafter(Drafter):
             tokens = draw_children(row, max_children(self.rule), self._random)
             guesses.append(TopTokens(tokens, row[tokens].log().tolist(), entropy))
         return guesses
-
-    def _children_probs(self) -> Tensor:
-        """Return the distributions of each node's children, ``[nodes, vocab]``; zeros where none were drawn."""
-        nothing = torch.zeros_like(self._probs[0])
-        return torch.stack([self._probs.get(node, nothing) for node in self._builder_ids])
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _tree(
 def _step(truth: tuple[int, ...], root: int, rng: random.Random, config: DecodingConfig) -> StepTrace:
     """One speculative step at the root; ``truth`` is what the target goes on to say."""
     if config.drafter == "none" or len(truth) < 2:
-        tree, accepted = DraftTree.only_root(root), []
+        tree, accepted = DraftTree.chain([root]), []
     else:
         ids = {text.strip(): i for i, text in vocabulary().items()}
         tree, on_truth = _tree(truth, root, rng, config, [ids[word] for word in LURES])
