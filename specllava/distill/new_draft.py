@@ -17,7 +17,7 @@ from specllava.distill.data import RowBatches
 from specllava.files import check_free
 from specllava.models.checkpoint import Checkpoint, Source
 from specllava.models.drafts.compressor import add_compressor
-from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, save, saved_beside
+from specllava.models.drafts.draft_vlm import SlotDraft, SlotDraftConfig, draft_config, save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import is_feature_draft, read_feature_draft
 from specllava.models.families import family_of, find_family, shared_tower_of
@@ -87,14 +87,14 @@ def _of_language_model(small: Checkpoint, large: Checkpoint, output: Path, text_
     _align_vocabulary(model, small, large.name, processor, config)
     notes = [f"vocabulary {before} of {small.name}, {size} of {large.name}: {max(0, size - before)} rows added"]
     if text_only:
-        save(model, processor.tokenizer, output, model.dtype, SHARD)
+        save(model, processor, output, model.dtype, SHARD)
         return MadeDraft(output, model.num_parameters(), (*notes, "it never sees a picture"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         draft = _with_projector(model, config)
     draft.get_decoder().load_state_dict(model.model.state_dict())
     draft.lm_head.load_state_dict(model.lm_head.state_dict())
-    save(draft, saved_beside(draft, processor), output, model.dtype, SHARD)
+    save(draft, processor, output, model.dtype, SHARD)
     fresh = sum(one.numel() for one in projector_weights(draft))
     notes.append(f"the projector is new ({fresh} weights): distil the draft before use")
     return MadeDraft(output, draft.num_parameters(), tuple(notes))

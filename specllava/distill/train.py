@@ -47,7 +47,7 @@ from specllava.distill.new_draft import begin_draft, check_teachable
 from specllava.distill.rows import Row, count_reasons, load_rows
 from specllava.files import write_whole
 from specllava.metrics import summarise
-from specllava.models.drafts.draft_vlm import save, saved_beside
+from specllava.models.drafts.draft_vlm import save
 from specllava.models.loading import store_by_rows
 from specllava.pair import Pair
 from specllava.prompt import Prompt
@@ -299,7 +299,7 @@ def replace_draft(draft: PreTrainedModel, processor: ProcessorMixin, directory: 
     """Replace a saved draft by a copy of this one; at every moment one of the two is there or beside it as ``.old``."""
     new, old = (directory.with_name(directory.name + suffix) for suffix in (".new", ".old"))
     shutil.rmtree(new, ignore_errors=True)
-    save(copy.deepcopy(draft), saved_beside(draft, processor), new, torch.float32)
+    save(copy.deepcopy(draft), processor, new, torch.float32)
     if directory.exists():
         shutil.rmtree(old, ignore_errors=True)
         directory.rename(old)

@@ -24,7 +24,6 @@ from transformers import (
     LlavaNextForConditionalGeneration,
     PretrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     ProcessorMixin,
 )
 from transformers.activations import ACT2FN
@@ -145,14 +144,6 @@ def vision_source(draft: PreTrainedModel) -> VisionSource:
     return "shared" if isinstance(getattr(draft.model, "vision_tower", None), nn.Identity) else "own"
 
 
-def saved_beside(draft: PreTrainedModel, processor: ProcessorMixin) -> ProcessorMixin | PreTrainedTokenizerBase | None:
-    """Return the part of a target's processor to save with its draft: none, the tokenizer, or for a tower all of it."""
-    source = vision_source(draft)
-    if source == "states":
-        return None
-    return processor.tokenizer if source == "none" or isinstance(draft, SlotDraft) else processor
-
-
 @contextmanager
 def checkpoint_directory(directory: Path) -> Iterator[Path]:
     """Give a directory with a temporary name that is renamed at the end, so that one that exists is complete.
@@ -169,20 +160,24 @@ def checkpoint_directory(directory: Path) -> Iterator[Path]:
 
 def save(
     model: PreTrainedModel,
-    processor: ProcessorMixin | PreTrainedTokenizerBase | None,
+    processor: ProcessorMixin | None,
     directory: Path,
     dtype: torch.dtype = torch.bfloat16,
     max_shard: str = MAX_SHARD,
 ) -> None:
-    """Write a checkpoint, and the processor or tokenizer that :func:`saved_beside` returns for it.
+    """Write a checkpoint, with the part of its target's processor that it reads by.
+
+    Args:
+        processor: nothing of it is written beside a draft that reads states, the tokenizer beside a language model.
 
     Raises:
         OSError: it cannot be written, such as on a full disk; nothing of it remains.
     """
     with checkpoint_directory(directory) as beside:
         model.to("cpu", dtype).save_pretrained(beside, max_shard_size=max_shard)
-        if processor is not None:
-            processor.save_pretrained(beside)
+        if processor is not None and (source := vision_source(model)) != "states":
+            words_alone = source == "none" or isinstance(model, SlotDraft)
+            (processor.tokenizer if words_alone else processor).save_pretrained(beside)
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
