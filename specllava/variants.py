@@ -79,18 +79,16 @@ def race_variants(
     each step, so that it can be closed there.
     """
     first, media = variants[0], open_media(image)
-    alone = Variant(TARGET_ONLY, first.pair, replace(first.config, drafter="none"))
-    requests, pairs, events = [], dict[str, Pair](), dict[str, list[RaceEvent]]()
+    raced = (Variant(TARGET_ONLY, first.pair, replace(first.config, drafter="none")), *variants)
     different = {id(one.pair): one.pair for one in variants}
     prompts = {key: pair.prompt(media, messages, first.config.max_new_tokens) for key, pair in different.items()}
-    for one in (alone, *variants):
-        requests.append(one.pair.request(Lane(one.name, one.config, prompts[id(one.pair)])))
-        pairs[one.name], events[one.name] = one.pair, []
+    requests = [one.pair.request(Lane(one.name, one.config, prompts[id(one.pair)])) for one in raced]
+    events: dict[str, list[RaceEvent]] = {one.name: [] for one in raced}
     with closing(run_lanes(requests)) as race_events:
         for event in race_events:
             events[event.lane.name].append(event)
             yield
-    return {name: pair.collect(events[name])[name] for name, pair in pairs.items()}
+    return {one.name: one.pair.collect(events[one.name])[one.name] for one in raced}
 
 
 def _check_comparable(config: DecodingConfig) -> None:

@@ -178,8 +178,17 @@ def chunked_loss(
         The loss, and KL(target ‖ draft) at temperature 1 in nats per token, detached.
     """
 
+    temperature = objective.temperature
+
     def sums(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return _sums(our_head(ours), their_head(theirs), tokens, objective.temperature)
+        """Sum the cross-entropy, the softened KL, and the KL at temperature 1 (equal where T is 1)."""
+        logits, wanted = our_head(ours).float(), their_head(theirs).float()  # [n, vocab]
+        ce = F.cross_entropy(logits, tokens, reduction="sum")
+        kl = _kl(logits / temperature, wanted / temperature)
+        if temperature == 1.0:
+            return ce, kl, kl.detach()
+        with torch.no_grad():
+            return ce, kl, _kl(logits, wanted)
 
     ce, kl, plain_kl = sum_in_chunks(sums, (ours, theirs, tokens), objective.chunk, 3)
     count = len(tokens)
@@ -212,17 +221,6 @@ def sum_in_chunks(
         )
         totals = [total + one for total, one in zip(totals, part, strict=True)]
     return totals
-
-
-def _sums(ours: Tensor, theirs: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum over a chunk the cross-entropy, the softened KL, and the KL at temperature 1 (equal where T is 1)."""
-    ours, theirs = ours.float(), theirs.float()  # [n, vocab]
-    ce = F.cross_entropy(ours, tokens, reduction="sum")
-    kl = _kl(ours / temperature, theirs / temperature)
-    if temperature == 1.0:
-        return ce, kl, kl.detach()
-    with torch.no_grad():
-        return ce, kl, _kl(ours, theirs)
 
 
 def _kl(ours: Tensor, theirs: Tensor) -> Tensor:

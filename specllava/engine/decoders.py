@@ -228,13 +228,7 @@ class EagleHead:
         embeds = self.model.embed(inputs.ids)
         assert inputs.states is not None, "an EAGLE head reads states"
         fused = self.model.inputs(embeds, inputs.states, guessed=inputs.drafted, image=self.image)
-        return self.run(fused, self._rotations(inputs.positions), inputs.mask, cache)
-
-    def run(
-        self, fused: Tensor, rotations: tuple[Tensor, Tensor], mask: Mask, cache: KVCache
-    ) -> tuple[Tensor, Tensor]:
-        """Run the layers on ``[rows, width]``."""
-        states: Tensor = self.model(fused[None], rotations, mask, cache)[0]
+        states: Tensor = self.model(fused[None], self._rotations(inputs.positions), inputs.mask, cache)[0]
         return states, states
 
     def logits(self, states: Tensor) -> Tensor:

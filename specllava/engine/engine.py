@@ -213,8 +213,7 @@ class Engine:
         self.cache.reserve(len(labels) - reused)
         mask = self._mask(None, len(labels) - reused, range(reused, len(labels)))
         rotations = decoder.prompt_rotations(entries, reused)
-        states, _ = decoder.run(entries.inputs[reused:], rotations, mask, self.cache)
-        self.cache.write_states(states)
+        self.cache.write_states(decoder.model(entries.inputs[None, reused:], rotations, mask, self.cache)[0])
         self.cache.record(labels[reused:], range(reused, len(labels)))
 
     def _inputs(self, batch: Batch, positions: Sequence[int]) -> PassInputs:

@@ -48,9 +48,7 @@ class EnginePool:
         exact: bool = False,
         packed: PackedWeights | None = None,
     ) -> None:
-        self.model, self.exact, self._packed = model, exact, packed
-        self._graphs = graphs
-        self._min_rows = EXACT_ROWS if exact else 1
+        self.model, self.exact, self._graphs, self._packed = model, exact, graphs, packed
         self._free: dict[tuple[int, ...], list[Engine]] = {}  # by the states that their passes return
         if graphs is not None:
             self._check(graphs)
@@ -74,21 +72,19 @@ class EnginePool:
             wide: it verifies trees. One that has done so is preferred: a race's lanes would else swap engines, and each
                 capture what both run.
         """
-        if self._graphs is None:
-            return Engine.of(self.model, capacity, state_layers, packed=self._packed)
         free = self._free.setdefault(state_layers, [])
         fitting = min(
             (engine for engine in free if engine.cache.capacity >= capacity),
             key=lambda one: ((one.runner is not None and one.runner.widest > 1) != wide, one.cache.capacity),
             default=None,
         )
-        if fitting is None:
-            free.clear()
-            capacity = window_of(capacity)
-            graphs, rows = self._graphs, self._min_rows
-            return Engine.of(self.model, capacity, state_layers, graphs, rows, self._packed)
-        free.remove(fitting)
-        return fitting
+        if fitting is not None:
+            free.remove(fitting)
+            return fitting
+        free.clear()
+        capacity = capacity if self._graphs is None else window_of(capacity)
+        rows = EXACT_ROWS if self.exact else 1
+        return Engine.of(self.model, capacity, state_layers, self._graphs, rows, self._packed)
 
     def give_back(self, engine: Engine) -> None:
         """Take back an engine that nobody uses any more, and forget its text.
