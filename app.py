@@ -33,7 +33,7 @@ from visual.page.run import lent_race, refusal_line
 from visual.page.serve import serve
 from visual.page.state import PageState
 from visual.player.lessons import load_lessons
-from visual.player.recorded import load_recorded, read_recorded
+from visual.player.recorded import read_recorded
 
 if TYPE_CHECKING:
     from specllava.pair import Pair
@@ -96,7 +96,9 @@ def make_state(options: PageOptions, launched: Event | None = None) -> PageState
         launched: to be set once the page is up. To load before would slow the launch, which Gradio gives few seconds.
     """
     race = read_recorded(options.open) if options.open else None
-    recorded, lessons = load_recorded(EXAMPLES), load_lessons(LESSONS)
+    recorded, lessons = [read_recorded(path) for path in sorted(EXAMPLES.glob("*.json"))], load_lessons(LESSONS)
+    if bare := [one.name for one in recorded if one.image is None]:
+        raise ValueError(f"{bare[0]}.json has no picture beside it")
     for one in (*([race] if race else []), *recorded, *(race for lesson in lessons for race in lesson.races)):
         if one.image:
             open_image(one.image)  # a picture that cannot be read is refused before the page is up

@@ -100,12 +100,12 @@ def state(shipped: Callable[[DTypeName], Pair]) -> PageState:
     from specllava.config import Limits
     from visual.page.state import PageState
     from visual.player.lessons import load_lessons
-    from visual.player.recorded import load_recorded
+    from visual.player.recorded import read_recorded
 
     limits = Limits(runs_per_minute=10_000, events_per_minute=10**6, uploads_per_minute=10_000)
-    recorded, lessons = load_recorded(ASSETS / "examples"), load_lessons(ASSETS / "lessons")
+    recorded = [read_recorded(path) for path in sorted(ASSETS.glob("examples/*.json"))]
     pair = shipped("float32")  # not beside other tests' models: transformers loads one model of a process at a time
-    return PageState(lambda: pair, recorded, lessons, limits=limits)
+    return PageState(lambda: pair, recorded, load_lessons(ASSETS / "lessons"), limits=limits)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from visual.player.frames import data_address, race_frames
 from visual.player.lessons import load_lessons
 from visual.player.recorded import Recorded, read_recorded
 from visual.player.saved_page import saved_page
-from visual.site import StaticSite
+from visual.site import write_site
 
 PHONE = {"width": 375, "height": 812}
 CIRCLES = "document.querySelector('.plot').data.flatMap(({x}) => x).length"
@@ -58,7 +58,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Visi
     root = tmp_path_factory.mktemp("www")
     shipped = [read_recorded(ASSETS / "examples" / f"{name}.json") for name in SHIPPED]
     made_up = [Recorded(name, None, *lanes.values()) for name, lanes in SYNTHETIC.items()]
-    StaticSite([*shipped, *made_up], load_lessons(ASSETS / "lessons")).write(root / "path")
+    write_site(root / "path", [*shipped, *made_up], load_lessons(ASSETS / "lessons"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=root))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with visits(browser, f"http://127.0.0.1:{server.server_address[1]}/path/") as open_page:

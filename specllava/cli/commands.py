@@ -385,8 +385,7 @@ class Site:
 
     def run(self, console: Console) -> None:
         from visual.player.lessons import load_lessons
-        from visual.player.recorded import load_recorded
-        from visual.site import StaticSite
+        from visual.site import write_site
 
         for name, address in (("live", self.live), ("code", self.code)):
             if address and not re.match("https?://[^/]", address):
@@ -394,17 +393,16 @@ class Site:
         check_free(self.output)
         if not self.output.parent.is_dir():
             raise ValueError(f"--output {self.output} cannot be written: there is no directory {self.output.parent}")
-        examples = load_recorded(ASSETS / "examples") if self.races is None else _own_races(self.races)
-        site = StaticSite(examples, load_lessons(ASSETS / "lessons"), self.live, self.code)
+        examples = _read_races(self.races or ASSETS / "examples")
         with whole_directory(self.output) as folder:
-            site.write(folder)
+            write_site(folder, examples, load_lessons(ASSETS / "lessons"), self.live, self.code)
         files = [file for file in self.output.rglob("*") if file.is_file()]
         size = sum(file.stat().st_size for file in files) / 1e6
         index = self.output / "index.html"
         print_line(console, f"{self.output}: {len(files)} files, {size:.1f} MB; {index} is the page")
 
 
-def _own_races(folder: Path) -> list[Recorded]:
+def _read_races(folder: Path) -> list[Recorded]:
     """Read the race files of a directory, by name; one that is refused refuses all."""
     paths = sorted(folder.glob("*.json"))
     if not paths:

@@ -158,19 +158,6 @@ class Recorded:
         return self.lead.prompt
 
 
-def load_recorded(folder: Path) -> tuple[Recorded, ...]:
-    """Load the recorded races of a folder, by file name, with their pictures; none if there is no such folder.
-
-    Raises:
-        ValueError: a file that is not a recorded race, or has no picture beside it; one line that names it.
-    """
-    races = tuple(read_recorded(path) for path in sorted(folder.glob("*.json")))
-    for race in races:
-        if race.image is None:
-            raise ValueError(f"{race.name}.json has no picture beside it")
-    return races
-
-
 def titles(races: Sequence[Recorded]) -> list[str]:
     """Return what examples are called: their questions, and where there are several pairs, each one's own."""
     several = len({race.lead.setting.pair for race in races}) > 1
