@@ -108,35 +108,38 @@ function differ({ words, aloneWords }) {
 const FLIGHT = 500; // milliseconds
 const APART = 60;
 
+// Accepted nodes whose words are shown in the answer, with both places in pixels of `frame`, an element of that width.
+function landings(frame, width, field, tree, text, first) {
+  const scale = frame.width / width || 1;
+  const place = (x, y) => [(x - frame.left) / scale, (y - frame.top) / scale];
+  const box = field.root.getBoundingClientRect();
+  const [left, top] = place(box.left, box.top);
+  const nodes = [...tree.path, tree.kind.indexOf("n")].filter((node) => node > 0);
+  return nodes.flatMap((node, number) => {
+    if (!text.isShown(first + number)) return [];
+    const span = text.span(first + number);
+    const word = span.getBoundingClientRect();
+    const [from, to] = [[left + field.at.x[node], top + field.at.y[node]], place(word.left + word.width / 2, word.top)];
+    return [{ node, number, span, from, to, name: tree.kind[node] === "n" ? "large" : "small" }];
+  });
+}
+
 function flyWords(root, field, tree, text, first) {
   if (calm() || !field.at) return;
-  const frame = root.getBoundingClientRect();
-  const box = field.root.getBoundingClientRect();
-  const scale = frame.width / root.offsetWidth || 1;
-  const nodes = [...tree.path, tree.kind.indexOf("n")].filter((node) => node > 0);
-  nodes.forEach((node, number) => {
-    const span = text.span(first + number);
-    if (!text.isShown(first + number)) return;
-    const to = span.getBoundingClientRect();
-    const [x, y] = [
-      (box.left - frame.left) / scale + field.at.x[node],
-      (box.top - frame.top) / scale + field.at.y[node] - 30,
-    ];
-    const word = html(
-      "span",
-      { class: `flying ${tree.kind[node] === "n" ? "large" : "small"}`, "aria-hidden": true },
-      tree.text[node],
-    );
+  const all = landings(root.getBoundingClientRect(), root.offsetWidth, field, tree, text, first);
+  for (const { node, number, span, from, to, name } of all) {
+    const [x, y] = [from[0], from[1] - 30];
+    const word = html("span", { class: `flying ${name}`, "aria-hidden": true }, tree.text[node]);
     word.style.left = `${x}px`;
     word.style.top = `${y}px`;
     root.append(word);
-    const away = `translate(${(to.left - frame.left) / scale - x + to.width / scale / 2}px, ${(to.top - frame.top) / scale - y}px) translateX(-50%)`;
+    const away = `translate(${to[0] - x}px, ${to[1] - y}px) translateX(-50%)`;
     const timing = { duration: FLIGHT, delay: number * APART, easing: "cubic-bezier(.4,0,.2,1)", fill: "both" };
     span.animate([{ opacity: 0 }, { opacity: 0, offset: 0.9 }, { opacity: 1 }], timing);
     const flight = [{ transform: "translateX(-50%)", opacity: 0.9 }, { transform: away, opacity: 1 }];
     const leave = () => word.remove();
     word.animate(flight, timing).finished.then(leave, leave);
-  });
+  }
 }
 
 // Threads from accepted nodes to their words in the answer.
@@ -145,26 +148,13 @@ function drawThreads(root, field, tree, text, first) {
   threads.replaceChildren();
   if (!tree || narrow() || !field.at) return;
   const frame = threads.getBoundingClientRect();
-  const box = field.root.getBoundingClientRect();
-  const scale = frame.width / threads.clientWidth || 1;
-  const nodes = [...tree.path, tree.kind.indexOf("n")].filter((node) => node > 0);
-  const ends = nodes.flatMap((node, number) => {
-    const span = text.span(first + number);
-    if (!text.isShown(first + number)) return [];
-    const to = span.getBoundingClientRect();
-    const [x1, y1] = [
-      (box.left - frame.left) / scale + field.at.x[node],
-      (box.top - frame.top) / scale + field.at.y[node] + 14,
-    ];
-    const [x2, y2] = [(to.left + to.width / 2 - frame.left) / scale, (to.top - frame.top) / scale + 2];
-    return [[x1, y1, x2, y2, tree.kind[node] === "n" ? "large" : "small"]];
-  });
+  const ends = landings(frame, threads.clientWidth, field, tree, text, first);
   if (!ends.length) return;
   const answer = root.querySelector(".answer").getBoundingClientRect();
-  threads.append(
-    svg("defs", {}, ...["small", "large"].map((name) => fade(name, ends[0][1], (answer.top - frame.top) / scale + 8))),
-  );
-  for (const [x1, y1, x2, y2, name] of ends) {
+  const bottom = (answer.top - frame.top) / (frame.width / threads.clientWidth || 1) + 8;
+  threads.append(svg("defs", {}, ...["small", "large"].map((name) => fade(name, ends[0].from[1] + 14, bottom))));
+  for (const { from, to, name } of ends) {
+    const [x1, y1, x2, y2] = [from[0], from[1] + 14, to[0], to[1] + 2];
     const [down, up] = [y1 + (y2 - y1) * 0.62, y1 + (y2 - y1) * 0.38];
     threads.append(
       svg("path", { d: `M${x1} ${y1}C${x1} ${down} ${x2} ${up} ${x2} ${y2}`, stroke: `url(#thread-${name})` }),
