@@ -225,6 +225,17 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
+Z: Final = 1.96  # of a 95 % interval
+
+
+def wilson(right: int, of: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a share."""
+    share, spread = right / of, Z * Z / of
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z / (1 + spread) * math.sqrt(share * (1 - share) / of + spread / of / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 RESAMPLES: Final = 2000
 LEVEL: Final = 0.95
 Array = npt.NDArray[np.float64]

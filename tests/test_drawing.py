@@ -24,7 +24,7 @@ from support.visual_traces import first_steps, hand_made, retexted, synthetic_gr
 from specllava.config import RULES, DecodingConfig
 from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import DraftTree
-from visual.figures import EDGES, Doubts, doubt_chart, doubt_words, reach_chart, wilson
+from visual.figures import EDGES, Doubts, doubt_chart, doubt_words, reach_chart
 from visual.page import pays
 from visual.player.frames import race_frames
 from visual.player.lessons import LESSONS, OLDER, Example, Lesson, LessonRecord, load_lessons
@@ -449,8 +449,6 @@ def test_charts_count_what_the_trace_has() -> None:
         assert list(line.y) == pytest.approx([right / of for right, of in known if of])
     sure, unsure = [p for p in points if p[0] <= 0.3], [p for p in points if p[0] > 0.3]
     assert f"first choice right {sum(p[1] is True for p in sure)} of {len(sure)} times" in words
-    for low in wilson(7, 10)[:1]:  # its ends are where the normal test of a share just fails
-        assert (0.7 - low) == pytest.approx(1.96 * math.sqrt(low * (1 - low) / 10))
     assert f"{sum(p[1] is True for p in unsure)} of {len(unsure)}; {sum(p[1] is False for p in unsure)} more" in words
 
 

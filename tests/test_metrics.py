@@ -21,6 +21,7 @@ from specllava.metrics import (
     speedup,
     summarise,
     unused_draft,
+    wilson,
 )
 from specllava.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree
@@ -63,7 +64,7 @@ SPECULATIVE = run(
     (
         step(BRANCHING, (1, 3), 14, StepSeconds(0.1, 0.2, 0.1)),  # emits 11, 13, 14
         step(CHAIN, (), 16, StepSeconds(0.1, 0.1, 0.0)),  # emits 16
-        step(DraftTree.only_root(16), (), 17, StepSeconds(0.0, 0.2, 0.0)),  # emits 17
+        step(DraftTree.chain([16]), (), 17, StepSeconds(0.0, 0.2, 0.0)),  # emits 17
     ),
     prefill=2.0,
 )
@@ -71,7 +72,7 @@ SHORT = run(10, (step(BRANCHING, (1, 3, 4), 15, StepSeconds(0.1, 0.1, 0.0), emit
 PLAIN = run(
     10,
     tuple(
-        step(DraftTree.only_root(root), (), following, StepSeconds(0.0, 0.3, 0.1))
+        step(DraftTree.chain([root]), (), following, StepSeconds(0.0, 0.3, 0.1))
         for root, following in ((10, 11), (11, 13), (13, 14), (14, 16), (16, 17))
     ),
     prefill=1.5,
@@ -130,7 +131,7 @@ def test_answers_part_with_the_margin_of_the_node_that_chose():
     for position, margin in ((1, 0.5), (2, 1.5), (3, 3.5), (4, 0.5), (5, 0.5)):
         other = list(SPECULATIVE.token_ids)
         other[position] = 29
-        steps = tuple(step(DraftTree.only_root(a), (), b, StepSeconds()) for a, b in pairwise(other))
+        steps = tuple(step(DraftTree.chain([a]), (), b, StepSeconds()) for a, b in pairwise(other))
         found = compare(SPECULATIVE, run(10, steps, prefill=1.0))
         assert (found.identical, found.tokens, found.position, found.margin) == (False, 6, position, margin)
         assert not found.near_tie
@@ -194,3 +195,12 @@ def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
 def test_another_branch_saved_tokens_of_every_long_example() -> None:
     long = [race.lead for race in shipped_races() if len(race.lead.steps) > 3]
     assert len(long) > 2 and all(any(map(saved_tokens, trace.steps)) for trace in long)
+
+
+@pytest.mark.parametrize("right", [0, 7, 30])
+def test_the_interval_of_a_rate_holds_exactly_the_rates_that_the_score_test_keeps(right):
+    low, high = wilson(right, 30)
+    for bound in (low, high):
+        if 0 < bound < 1:
+            assert (right / 30 - bound) ** 2 == pytest.approx(1.96**2 * bound * (1 - bound) / 30)
+    assert low <= right / 30 <= high

@@ -434,15 +434,6 @@ def test_answers_in_batches_are_those_of_the_target_alone(pair):
             assert text == pair.generate(draw_scene(one.scene, 256), one.question, alone).text.strip()
 
 
-@pytest.mark.parametrize("right", [0, 7, 30])
-def test_the_interval_of_a_rate_holds_exactly_the_rates_that_the_score_test_keeps(right):
-    low, high = evaluate.wilson(right, 30)
-    for bound in (low, high):
-        if 0 < bound < 1:
-            assert (right / 30 - bound) ** 2 == pytest.approx(1.96**2 * bound * (1 - bound) / 30)
-    assert low <= right / 30 <= high
-
-
 def test_scenes_that_ship_have_every_category_in_turn_and_are_those_of_the_recipe():
     for split, count in (("held-out", 240), ("train", 60)):
         found = data_dialogues(SCENES, None, count + 1, 3, split)

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from specllava.distill.config import Report
 from specllava.files import write_whole
-from specllava.metrics import JudgedNode, Outcome, judged_nodes
+from specllava.metrics import JudgedNode, Outcome, judged_nodes, wilson
 from specllava.trace import DecodeTrace
 from visual.player.labels import counted
 
@@ -45,7 +45,6 @@ def panel(across: str, up: str | None) -> go.Figure:
 
 UNSURE = 0.3  # nats, above which a draft is called unsure
 EDGES = (0.0, 0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5, math.inf)  # nats: bins of doubt
-Z = 1.96  # of a 95 % interval
 
 
 def reach_chart(trace: DecodeTrace) -> go.Figure:
@@ -99,14 +98,6 @@ class Doubts:
             if own:
                 rows.append((fmean(nats for nats, _ in own), len(own), first, len(own) - missed))
         return rows
-
-
-def wilson(right: int, of: int) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a share."""
-    share, spread = right / of, Z * Z / of
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z / (1 + spread) * math.sqrt(share * (1 - share) / of + spread / of / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def doubt_chart(doubts: Doubts) -> go.Figure:

@@ -5,7 +5,6 @@ Every true answer to a question is enumerated by the question's family.
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections import Counter, defaultdict
@@ -28,6 +27,7 @@ from recipes.toy.phrases import COLUMN_WORDS, DETAIL_PROMPTS, PLURALS, ROW_WORDS
 from recipes.toy.questions import CANNOT_KNOW, FAMILIES, STRANGE, Query
 from recipes.toy.scene import COLOURS, HELD_OUT, KINDS, Scene, Split, scenes
 from recipes.toy.wordings import worded
+from specllava.metrics import wilson
 
 EVALUATION_START = 1_000_000  # scene numbers that no training run reaches
 PICTURE_SIZE = 256
@@ -238,10 +238,3 @@ def rates(result: dict[str, Any]) -> dict[str, str]:
             low, high = wilson(right, total)
             shown[f"{measure}: {form}"] = f"{right} of {total}, {right / total:.3f} ({low:.3f} to {high:.3f})"
     return shown
-
-
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the 95 % interval of a rate (Wilson, 1927)."""
-    rate, squared = right / total, z * z / total
-    half = z * math.sqrt(rate * (1 - rate) / total + squared / total / 4)
-    return (rate + squared / 2 - half) / (1 + squared), (rate + squared / 2 + half) / (1 + squared)
