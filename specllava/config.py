@@ -13,7 +13,6 @@ from annotated_types import Le
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
 from specllava.trace_fields import RETIRED_RULES, retired_rule
 
@@ -139,14 +138,12 @@ MAX_CHILDREN: Final = upper_bound("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 LISTED: Final = Field(min_length=1, max_length=16)  # of an option that is a list
-MAX_ERRORS: Final = 1000  # of one refusal; more are counted and not named
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SliderRange:
-    """The range in which a number is usually changed, in steps; its bounds allow more."""
+    """How far a number is usually raised, in steps; its bounds allow more."""
 
-    low: float
     high: float
     step: float
 
@@ -185,41 +182,41 @@ class DecodingConfig:
     ] = "entropy"
 
     max_new_tokens: Annotated[
-        int, Field(ge=1, title="Longest answer (new tokens)"), SliderRange(16, 512, 16)
+        int, Field(ge=1, title="Longest answer (new tokens)"), SliderRange(512, 16)
     ] = 160
     """Stop after this many tokens, if the answer has not ended before."""
 
     depth: Annotated[
-        int, Field(ge=1, le=upper_bound("depth"), title="Levels of guesses (tree depth)"), SliderRange(1, 20, 1)
+        int, Field(ge=1, le=upper_bound("depth"), title="Levels of guesses (tree depth)"), SliderRange(20, 1)
     ] = 16
     """Tokens that the draft looks ahead at most; each level costs one draft pass."""
 
     nodes: Annotated[
-        int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass (tree size)"), SliderRange(1, 64, 1)
+        int, Field(ge=1, le=MAX_GUESSES, title="Guesses checked in one pass (tree size)"), SliderRange(64, 1)
     ] = 20
     """Guessed tokens sent to the target at most, on a GPU 60, 40 or 20 as measured; the likeliest paths are kept."""
 
     entropy_threshold: Annotated[
         float,
         Field(ge=0.0, le=12.0, title="Branch above this doubt (entropy threshold, nats)"),
-        SliderRange(0.0, 2.5, 0.05),
+        SliderRange(2.5, 0.05),
     ] = 0.3
     """Nats. Below it the draft counts as sure and a node gets one child; above it the node branches."""
 
     max_branches: Annotated[
-        int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node (branching factor)"), SliderRange(1, 8, 1)
+        int, Field(ge=1, le=MAX_CHILDREN, title="Branches of an unsure node (branching factor)"), SliderRange(8, 1)
     ] = 3
     """Children of an unsure node at most; it gets as many as exp(entropy), rounded up."""
 
     width: Annotated[
-        int, Field(ge=1, le=upper_bound("width"), title="Nodes grown per level (beam width)"), SliderRange(1, 16, 1)
+        int, Field(ge=1, le=upper_bound("width"), title="Nodes grown per level (beam width)"), SliderRange(16, 1)
     ] = 4
     """Nodes of one level that may grow children: the best by cumulative log-probability."""
 
     min_log_prob: Annotated[
         float,
         Field(ge=-50.0, le=0.0, title="Give up branches below (log-probability, nats)"),
-        SliderRange(-8.0, 0.0, 0.1),
+        SliderRange(0.0, 0.1),
     ] = -2.0
     """Nats. Branches whose cumulative log-probability falls below this are not followed."""
 
@@ -233,13 +230,13 @@ class DecodingConfig:
     ] = (0.891, 0.082, 0.017, 0.004)
     """How often the target takes the draft's best guess, its second, and so on: what sequoia's shape is made for."""
 
-    temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), SliderRange(0.0, 1.5, 0.05)] = 0.0
+    temperature: Annotated[float, Field(ge=0.0, le=5.0, title="Temperature"), SliderRange(1.5, 0.05)] = 0.0
     """0 always takes the target's most likely token; above it, tokens are drawn from its distribution."""
 
-    top_p: Annotated[float, Field(ge=0.01, le=1.0, title="Top-p"), SliderRange(0.1, 1.0, 0.05)] = 1.0
+    top_p: Annotated[float, Field(ge=0.01, le=1.0, title="Top-p"), SliderRange(1.0, 0.05)] = 1.0
     """Draw from the most likely tokens that together reach this probability; 1 draws from all."""
 
-    top_k: Annotated[int, Field(ge=0, le=1000, title="Top-k"), SliderRange(0, 100, 1)] = 0
+    top_k: Annotated[int, Field(ge=0, le=1000, title="Top-k"), SliderRange(100, 1)] = 0
     """Draw from that many of the most likely tokens; 0 draws from all."""
 
     seed: Annotated[int, Field(ge=0, le=2**31 - 1, title="Seed")] = 0
@@ -248,7 +245,7 @@ class DecodingConfig:
     children: Annotated[Literal["best", "drawn"], Field(title="Which guesses (top-k or sampled)")] = "best"
     """Guesses are the draft's best, or drawn from it without replacement (only with a temperature)."""
 
-    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), SliderRange(1, 5, 1)] = 3
+    ngram: Annotated[int, Field(ge=1, le=8, title="Tokens to look up (n-gram)"), SliderRange(5, 1)] = 3
     """Last tokens that prompt-lookup looks for in the text before, at most."""
 
     @property
@@ -311,13 +308,6 @@ def options_read(drafter: str, rule: str, temperature: float) -> frozenset[str]:
     return frozenset(read)
 
 
-def few_errors(error: ValidationError) -> list[ErrorDetails]:
-    """Return an error's complaints in order; none where they are so many that the list would take much memory."""
-    if error.error_count() > MAX_ERRORS:
-        return []
-    return error.errors(include_url=False, include_context=False)
-
-
 def short(value: object) -> str:
     """Return a value for a message: its ``repr`` in one line, cut to 60 characters before it becomes long."""
     return _Short().repr(value).replace("\n", " ")[:60]
@@ -329,10 +319,7 @@ def one_line(error: ValidationError, where: str = "") -> str:
     Args:
         where: prefix of each field, such as ``speculative.``.
     """
-    items = few_errors(error)
-    if not items:
-        return f"{where or 'value '}has {error.error_count():,} errors, too many to name any"
-    parts = []
+    items, parts = error.errors(include_url=False, include_context=False), []
     for item in items[:3]:
         field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
         shown = item["type"] != "missing" and not isinstance(item["input"], dict)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from specllava.config import RULE_CHOICES, DecodingConfig, few_errors, one_line, short
+from specllava.config import RULE_CHOICES, DecodingConfig, one_line, short
 from specllava.files import PAGE_HINT
 from specllava.trace_fields import (
     Count,
@@ -439,7 +439,7 @@ def read_trace(document: object, where: str = "") -> DecodeTrace:
     try:
         trace = _ADAPTER.validate_python(document)
     except ValidationError as error:
-        unknown = {"unexpected_keyword_argument", "literal_error"} & {item["type"] for item in few_errors(error)}
+        unknown = {"unexpected_keyword_argument", "literal_error"} & {item["type"] for item in error.errors()}
         newer = "; the file may be of a newer specllava that knows it" if unknown else ""
         raise ValueError(one_line(error, where=prefix) + newer) from error
     _check_possible(trace, prefix)
