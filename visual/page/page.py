@@ -21,7 +21,7 @@ from visual.page.api import connect_api
 from visual.page.measure import measure_tab
 from visual.page.run import COMPUTES, PICTURE_PIXELS, QUICK, Asked, connect_run, refusal_line, run_frames, session_of
 from visual.page.settings import FIELDS, make_config, read_draft
-from visual.page.state import Dialogue, PageState, opened_dialogue
+from visual.page.state import Dialogue, PageState, opened_dialogue, picture_path
 from visual.player.frames import data_address, grounding_frames, race_frames, waiting_frames
 from visual.player.labels import counted
 from visual.player.recorded import Recorded, read_recorded, titles
@@ -208,12 +208,6 @@ def loaded(loading: Future[Any]) -> str:
 @cache
 def _drawn(path: Path) -> str:
     return data_address(open_image(path))
-
-
-def picture_path(race: Recorded | None, turn: int = -1) -> str | None:
-    """Return the path of the picture of a race, or of one turn of a dialogue."""
-    picture = race.pictures[turn] if race is not None else None
-    return str(picture) if picture else None
 
 
 def shown_frames(state: PageState, race: Recorded, turn: int | None = None) -> list[str]:

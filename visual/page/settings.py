@@ -35,13 +35,12 @@ CARDS: Final = (
     Card("Top-k tree (EAGLE-2)", "The likeliest guesses of every level, ranked again.", eagle2_tree(7, 10, 60)),
     Card("Sampling at 0.8", "Words are drawn. Same seed, same draws: the same words.", {"temperature": 0.8}),
 )
-FIRST_CARD: Final = CARDS[1]
 
 
 def settings_controls(drafts: Sequence[str], limits: Limits) -> list[Any]:
     """Build the cards and, under "More", a control per option. Return the controls, in the order of the fields."""
     cards = gr.Radio(
-        [(f"{card.title}: {card.because}", card.title) for card in CARDS], value=FIRST_CARD.title, show_label=False,
+        [(f"{card.title}: {card.because}", card.title) for card in CARDS], value=CARDS[1].title, show_label=False,
         container=False, label="Settings", elem_id="cards",
     )  # fmt: skip
     with gr.Accordion("More", open=False):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from specllava.config import DecodingConfig, Limits
 from specllava.models.images import open_image
 from specllava.trace import DecodeTrace
+from visual.player.frames import Turn
 from visual.player.lessons import Lesson
 from visual.player.recorded import MAX_TURNS, Recorded
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 
 MOST_CACHES: Final = 4  # chats that keep their KV caches; others read their dialogue again
-Turn = tuple[str, str]  # question and answer
 
 
 @dataclass(eq=False)
@@ -82,10 +82,15 @@ class Dialogue:
         return events
 
 
+def picture_path(race: Recorded | None, turn: int = -1) -> str | None:
+    """Return the path of the picture of a race, or of one turn of a dialogue."""
+    picture = race.pictures[turn] if race is not None else None
+    return str(picture) if picture else None
+
+
 def opened_dialogue(race: Recorded | None) -> Dialogue:
     """Return the dialogue of a race that was run before; ``None``: an empty one."""
-    picture = race.pictures[-1] if race is not None else None
-    return Dialogue(race, str(picture) if picture else None)
+    return Dialogue(race, picture_path(race))
 
 
 def _turns(dialogue: Dialogue) -> list[Any]:
@@ -205,16 +210,8 @@ class PageState:
         return races | {race.name: race for race in self.recorded}
 
     def pair(self, draft: str | None) -> Any:
-        """Return the pair with a draft, once it is loaded.
-
-        Raises:
-            ValueError: there is no draft of that name.
-        """
-        if draft is None:
-            return self.backend()
-        if draft not in self.drafts:
-            raise ValueError(f"there is no draft {draft[:40]!r}: choose one of {', '.join(self.drafts) or 'none'}")
-        return self.drafts[draft]()
+        """Return the pair with a draft, one of ``drafts`` or its own, once it is loaded."""
+        return self.backend() if draft is None else self.drafts[draft]()
 
     def keep_caches(self, chat: Chat) -> None:
         """Let a chat keep its KV caches, and those that were asked long ago drop theirs."""

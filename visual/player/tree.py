@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -103,11 +102,11 @@ class StepTree:
         count = len(self.parents) if decided else self.own
         first = {*self.step.emitted_nodes, self.own} if decided else set[int]()
         scores = (*self.step.tree.log_probs, 0.0)
-        families: list[list[int]] = [[] for _ in range(count)]
-        for node in range(1, count):
-            families[self.parents[node]].append(node)
-        ordered = [sorted(family, key=lambda node: (node not in first, -scores[node])) for family in families]
-        return tuple(-height for height in tidy_heights(ordered_tree(ordered)))
+        order = sorted(range(1, count), key=lambda node: (node not in first, -scores[node]))
+        tree = nx.DiGraph()  # whose successors keep the order of the edges, the favourite first
+        tree.add_nodes_from(range(count))
+        tree.add_edges_from((self.parents[node], node) for node in order)
+        return tuple(-height for height in tidy_heights(tree))
 
     def data(self) -> dict[str, object]:
         """Return columns with one entry per node.
@@ -153,22 +152,6 @@ def _paper(nats: float) -> float:
     return round(PAPER * min(1.0, nats / TORN_NATS), 2)
 
 
-@dataclass(slots=True)
-class _Block:
-    """A subtree with its root at height 0: its room at each depth, and the offsets of its children's blocks."""
-
-    room: dict[int, tuple[int, int]]
-    offsets: list[tuple[int, int]]
-
-
-def ordered_tree(children: Sequence[Sequence[int]]) -> nx.DiGraph:
-    """Make a graph of children lists, favourite first, whose successors keep that order. Node 0 is the root."""
-    tree = nx.DiGraph()
-    tree.add_nodes_from(range(len(children)))
-    tree.add_edges_from((node, child) for node, family in enumerate(children) for child in family)
-    return tree
-
-
 def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
     """Compute the height of every node of an ordered tree in slots, upwards positive, the root 0 at 0.
 
@@ -176,31 +159,24 @@ def tidy_heights(tree: nx.DiGraph) -> tuple[int, ...]:
     keep their order at every depth, so that no two edges cross.
     """
     depths = nx.single_source_shortest_path_length(tree, 0)
-    blocks: dict[int, _Block] = {}
+    rooms: dict[int, dict[int, tuple[int, int]]] = {}  # of a subtree with its root at height 0, by depth
+    offsets: dict[int, int] = {}  # of a subtree's root from its parent
     for node in nx.dfs_postorder_nodes(tree, 0):
-        blocks[node] = _assemble(tree.successors(node), depths[node], blocks)
+        room = rooms[node] = {}
+        for child in tree.successors(node):
+            own = rooms[child]
+            shared = room.keys() & own.keys()
+            up = max((room[depth][1] - own[depth][0] + 1 for depth in shared), default=0)
+            down = min((room[depth][0] - own[depth][1] - 1 for depth in shared), default=0)
+            offset = offsets[child] = up if up <= -down else down
+            for depth, (low, high) in own.items():
+                taken = room.get(depth, (low + offset, high + offset))
+                room[depth] = (min(taken[0], low + offset), max(taken[1], high + offset))
+        room[depths[node]] = (0, 0)
     heights = {0: 0}
-    for node in nx.dfs_preorder_nodes(tree, 0):
-        for child, offset in blocks[node].offsets:
-            heights[child] = heights[node] + offset
+    for parent, child in nx.dfs_edges(tree, 0):
+        heights[child] = heights[parent] + offsets[child]
     return tuple(heights[node] for node in range(len(heights)))
-
-
-def _assemble(family: Iterable[int], depth: int, blocks: Mapping[int, _Block]) -> _Block:
-    """Move the children's blocks apart and join them to the block of their parent at ``depth``."""
-    whole = _Block({}, [])
-    for child in family:
-        block = blocks[child]
-        shared = whole.room.keys() & block.room.keys()
-        up = max((whole.room[d][1] - block.room[d][0] + 1 for d in shared), default=0)
-        down = min((whole.room[d][0] - block.room[d][1] - 1 for d in shared), default=0)
-        offset = up if up <= -down else down
-        whole.offsets.append((child, offset))
-        for d, (low, high) in block.room.items():
-            taken = whole.room.get(d, (low + offset, high + offset))
-            whole.room[d] = (min(taken[0], low + offset), max(taken[1], high + offset))
-    whole.room[depth] = (0, 0)
-    return whole
 
 
 # --- every node of every step as a row, for Measure and as CSV with full precision ----------------
