@@ -48,9 +48,6 @@ def draft_log_probs(target: PreTrainedModel, draft: PreTrainedModel, prompt: Pro
     """Return a draft's log-probabilities as :func:`teacher_forced_log_probs` does, whatever the draft reads.
 
     One that reads the target's states is given the true ones of prompt and answer.
-
-    Raises:
-        ValueError: a prompt of its own for a draft that reads the target's states.
     """
     if not isinstance(draft, FeatureDraft):
         return teacher_forced_log_probs(draft, prompt.draft_prompt or prompt, answer)

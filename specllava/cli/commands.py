@@ -321,9 +321,6 @@ def _location(source: object) -> str:
     return str(source).removeprefix(f"{ASSETS.parent}/").replace(str(cached("")), "~/.cache/specllava")
 
 
-PAGE = shipped("app.py")
-
-
 @dataclass(frozen=True)
 class View:
     """Open the page on a saved race or trace, as compare --trace and the page itself write it."""
@@ -336,9 +333,7 @@ class View:
 
     def run(self, console: Console) -> None:
         _read_race(self.file)  # refused here, in one line, before a server starts
-        if not PAGE.is_file():
-            raise ValueError(f"there is no page at {PAGE}: this command needs the whole project")
-        page = [sys.executable, str(PAGE), "--open", str(self.file.resolve()), "--port", str(self.port)]
+        page = [sys.executable, str(shipped("app.py")), "--open", str(self.file.resolve()), "--port", str(self.port)]
         code = subprocess.run(page, check=False).returncode
         if code:
             raise ValueError(f"the page ended with exit code {code}")

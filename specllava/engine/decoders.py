@@ -280,12 +280,7 @@ def prompt_entries(
 
     Args:
         states: the target's, of all its tokens, ``[length, layers * hidden]``.
-
-    Raises:
-        ValueError: a prompt of its own for the draft.
     """
-    if prompt.draft_prompt is not None:
-        raise ValueError("the draft reads the target's states, so it cannot be given a prompt of its own")
     ids = prompt.input_ids[0]
     embeds = merge_features(target, prompt.input_ids, prompt.features)[0]
     entries = draft.entries(ids[1:], embeds[1:], states[:-1], question=states[-1])

@@ -430,7 +430,6 @@ function createStage(root, host) {
   }
 
   function pause() {
-    clearTimeout(timer);
     cancelAnimationFrame(timer);
     if (!state.playing) return;
     state.playing = false;
