@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, islice
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -357,37 +358,35 @@ def test_every_backdrop_and_every_kind_can_be_told_from_all_others() -> None:
 
 @pytest.mark.parametrize("split", ["train", "held-out"])
 def test_a_true_description_is_right_in_everything(split):
-    total = evaluate.Tally()
+    total: Counter[str] = Counter()
     for seed in range(400):
         scene = sample_scene(seed, split)
-        total += evaluate.score_answer(scene, language.describe(scene, random.Random(seed)).answer)
-    rates = total.rates()
-    assert rates.pop("scenes") == 400
-    assert set(rates.values()) == {1.0}
-    assert total.new_objects == (400 if split == "held-out" else 0)
+        total.update(evaluate.score_answer(scene, language.describe(scene, random.Random(seed)).answer))
+    assert set(evaluate.description_rates(total).values()) == {1.0} and total["scenes"] == 400
+    assert total["new_objects"] == (400 if split == "held-out" else 0)
 
 
 def test_the_description_of_another_scene_is_wrong():
     for seed in range(200):
         scene, other = sample_scene(seed, "held-out"), sample_scene(seed + 5000, "held-out")
-        tally = evaluate.score_answer(scene, language.describe(other, random.Random(seed)).answer)
+        score = evaluate.score_answer(scene, language.describe(other, random.Random(seed)).answer)
         there = {thing.combination for thing in scene.things}
-        assert bool(tally.no_invention) <= ({thing.combination for thing in other.things} <= there)
-        assert tally.place == (scene.place == other.place)
-        assert tally.count == (len(scene.things) == len(other.things))
+        assert bool(score["no_invention"]) <= ({thing.combination for thing in other.things} <= there)
+        assert score["place"] == (scene.place == other.place)
+        assert score["count"] == (len(scene.things) == len(other.things))
 
 
 def test_a_missing_and_an_invented_object_are_told_apart():
     scene = replace(sample_scene(1), things=(Thing("cat", "red", "small", "left", "front"),))
     two = (*scene.things, Thing("bus", "blue", "large", "right", "back"))
     text = language.describe(replace(scene, things=two), random.Random(0)).answer
-    invented = evaluate.score_answer(scene, text)
-    assert (invented.objects_named, invented.no_invention) == (1, 0)
+    counted = itemgetter("objects", "objects_named", "no_invention")
+    assert counted(evaluate.score_answer(scene, text)) == (1, 1, 0)
     missing = evaluate.score_answer(replace(scene, things=two), language.describe(scene, random.Random(0)).answer)
-    assert (missing.objects, missing.objects_named, missing.no_invention) == (2, 1, 1)
+    assert counted(missing) == (2, 1, 1)
     twins = replace(scene, things=(*scene.things, replace(scene.things[0], column="right")))
     for text, named in (("There is a red cat in the meadow.", 1), ("There are two red cats in the meadow.", 2)):
-        assert evaluate.score_answer(twins, text).objects_named == named
+        assert evaluate.score_answer(twins, text)["objects_named"] == named
 
 
 MEASURES = {"trained wording", "typed wording", "not in the picture", "later turn"}
@@ -454,6 +453,7 @@ def test_every_question_of_a_scene_that_ships_has_a_true_answer():
         assert row["split"] == split and [one["question"] for one in talks[row["category"]]] == row["turns"]
         assert set(talks) == {*CATEGORIES} and all(one["answer"] for talk in talks.values() for one in talk)
         for category in ("describe", "story"):
-            tally = evaluate.score_answer(scene, talks[category][0]["answer"])
-            assert tally.place and tally.count and tally.no_invention and tally.objects_named == len(scene.things)
+            score = evaluate.score_answer(scene, talks[category][0]["answer"])
+            assert score["place"] and score["count"] and score["no_invention"]
+            assert score["objects_named"] == len(scene.things)
         assert phrases.NUMBERS[len(scene.things)] in talks["count"][0]["answer"].lower()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -63,7 +61,7 @@ class Render:
         check_outputs(output=self.output)
         scene = sample_scene(self.seed, self.split)
         draw_scene(scene, self.size).save(self.output, format="PNG")
-        console.print_json(data={"split": self.split, **scene.ground_truth()})
+        console.print_json(data={"split": self.split, **asdict(scene), "count": len(scene.things)})
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,13 @@ class Evaluate:
         splits: tuple[Split, ...] = ("held-out", "train")
         results = [measure(pair.target, pair.processor, split, self.scenes) for split in splits]
         table = Table("measure", *(f"{split} scenes" for split in splits))
-        shown = [rates(result) if self.questions else _shares(result) for result in results]
+        shares = [{name: f"{one:.3f}" for name, one in result.items() if isinstance(one, float)} for result in results]
+        shown = [rates(result) for result in results] if self.questions else shares
         for name in shown[0]:
             table.add_row(name, *(result.get(name, "") for result in shown))
         console.print(table)
         write_json(self.json, {"results": results, "setting": asdict(pair.info)})
 
-
-def _shares(result: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{value:.3f}" for name, value in result.items() if isinstance(value, float)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class ExportData:
+class Export:
     """Write scenes and talk about them as a data file in LLaVA's instruction format: what distill reads."""
 
     output: Path
@@ -156,14 +152,7 @@ class Scenes:
         console.print(str(write_scenes(self.output)), soft_wrap=True)
 
 
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Render, tyro.conf.subcommand("render")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Record, tyro.conf.subcommand("record")]
-    | Annotated[ExportData, tyro.conf.subcommand("export")]
-    | Annotated[Scenes, tyro.conf.subcommand("scenes")]
-)
+Command = Train | Render | Evaluate | Record | Export | Scenes  # tyro names a command as its class
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from recipes.toy.hints import Hints, first_tokens
 from recipes.toy.language import QuestionAnswer, describe, polish, where
 from recipes.toy.parsed_text import PLACE_WORDS, TIME_WORDS, WEATHER_WORDS
 from recipes.toy.phrases import COLUMN_WORDS, NUMBERS, ROW_WORDS, SIZE_WORDS
-from recipes.toy.scene import COLOURS, KINDS, SIZES, Scene, Split, sample_scene
+from recipes.toy.scene import COLOURS, KINDS, SIZES, Scene, sample_scene
 from specllava.distill.data import pad_texts
 from specllava.distill.losses import IGNORE
 
@@ -32,10 +32,10 @@ FILLERS: Final = {"labels": IGNORE, "cells": IGNORE, "words": IGNORE, "position_
 LENGTH_STEP = 64  # padded lengths are multiples of it, so that few shapes occur
 
 
-def conversation(index: int, split: Split = "train") -> tuple[Scene, tuple[QuestionAnswer, ...]]:
+def conversation(index: int) -> tuple[Scene, tuple[QuestionAnswer, ...]]:
     """Return scene and conversation number ``index``."""
-    scene = sample_scene(index, split)
-    return scene, converse(scene, random.Random(f"specllava talk {split} {index}"))
+    scene = sample_scene(index)
+    return scene, converse(scene, random.Random(f"specllava talk train {index}"))
 
 
 def list_objects(scene: Scene, rng: random.Random) -> tuple[QuestionAnswer, ...]:

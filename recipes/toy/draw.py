@@ -38,13 +38,7 @@ GROWN: Final = tuple(255 * (value > 26) for value in range(256))
 
 
 def draw_scene(scene: Scene, size: int = 128) -> Image.Image:
-    """Draw the scene as an RGB picture, ``size`` pixels wide and high (made for 32 to 1024).
-
-    Raises:
-        ValueError: ``size`` is not positive.
-    """
-    if size < 1:
-        raise ValueError(f"a picture needs a positive size, not {size}")
+    """Draw the scene as an RGB picture, ``size`` pixels wide and high (made for 32 to 1024)."""
     rng = random.Random(scene.seed)
     canvas = size * SUPERSAMPLE
     picture = draw_backdrop(scene.place, scene.weather, scene.time, canvas, rng)

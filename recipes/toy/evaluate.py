@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final
@@ -88,41 +88,11 @@ def _pixels(images: Any, scene: Scene) -> Tensor:
     return pixels
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Counts over descriptions, from which all rates are derived."""
-
-    scenes: int = 0
-    place: int = 0
-    weather: int = 0
-    time: int = 0
-    count: int = 0
-    objects: int = 0
-    objects_named: int = 0
-    new_objects: int = 0
-    new_objects_named: int = 0
-    no_invention: int = 0
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def rates(self) -> dict[str, float | int]:
-        """Return shares by name: of scenes, of objects, and of objects in a combination that training never named."""
-        of_scenes = {name: getattr(self, name) / self.scenes for name in ("place", "weather", "time", "count")}
-        return {
-            "scenes": self.scenes,
-            **of_scenes,
-            "colour_and_kind": self.objects_named / self.objects,
-            "nothing_invented": self.no_invention / self.scenes,
-            **({"held_out_combinations": self.new_objects_named / self.new_objects} if self.new_objects else {}),
-        }
-
-
-def score_answer(scene: Scene, text: str) -> Tally:
-    """Score one description against the scene.
+def score_answer(scene: Scene, text: str) -> dict[str, int]:
+    """Count by name what one description of the scene has right.
 
     An object introduced twice must be in the scene twice; what is named again later ("the red cat", "the cat") must be
-    in it too.
+    in it too. New objects are those in a combination that training never named.
     """
     parsed = parse_text(text)
     there = Counter(thing.combination for thing in scene.things)
@@ -130,32 +100,38 @@ def score_answer(scene: Scene, text: str) -> Tally:
     right = there & named
     kinds = {thing.kind for thing in scene.things}
     invented = bool(named - there) or not set(parsed.mentions) <= set(there) or not set(parsed.kinds) <= kinds
-    return Tally(
-        scenes=1,
-        place=parsed.place == scene.place,
-        weather=parsed.weather == scene.weather,
-        time=parsed.time == scene.time,
-        count=parsed.count == len(scene.things),
-        objects=len(scene.things),
-        objects_named=right.total(),
-        new_objects=len(scene.held_out_things),
-        new_objects_named=sum(n for combination, n in right.items() if combination in HELD_OUT),
-        no_invention=not invented,
-    )
+    return {
+        "scenes": 1,
+        "place": parsed.place == scene.place,
+        "weather": parsed.weather == scene.weather,
+        "time": parsed.time == scene.time,
+        "count": parsed.count == len(scene.things),
+        "objects": len(scene.things),
+        "objects_named": right.total(),
+        "new_objects": sum(there[combination] for combination in HELD_OUT),
+        "new_objects_named": sum(right[combination] for combination in HELD_OUT),
+        "no_invention": not invented,
+    }
+
+
+def description_rates(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return shares by name, of scenes or objects, from the sums of what :func:`score_answer` counts."""
+    shares = {name: counts[name] / counts["scenes"] for name in ("place", "weather", "time", "count")}
+    shares["colour_and_kind"] = counts["objects_named"] / counts["objects"]
+    shares["nothing_invented"] = counts["no_invention"] / counts["scenes"]
+    if counts["new_objects"]:
+        shares["held_out_combinations"] = counts["new_objects_named"] / counts["new_objects"]
+    return shares
 
 
 def evaluate(target: Any, processor: Any, split: Split, count: int) -> dict[str, Any]:
     """Describe ``count`` scenes of a split greedily and return the rates of correct statements."""
-    asked = [Asked(scene, prompt) for scene, prompt in held_out_prompts(split, count)]
+    shown = enumerate(scenes(split, EVALUATION_START, count))
+    asked = [Asked(scene, random.Random(number).choice(DETAIL_PROMPTS)) for number, scene in shown]
     texts = answer_all(target, processor, asked, f"describing, {split}")
-    total = sum((score_answer(one.scene, text) for one, text in zip(asked, texts, strict=True)), Tally())
-    return {"split": split, **total.rates(), "counts": asdict(total)}
-
-
-def held_out_prompts(split: Split, count: int) -> Iterator[tuple[Scene, str]]:
-    """Yield scenes that training never reached, each with one of the plain requests for a description."""
-    for number, scene in enumerate(scenes(split, EVALUATION_START, count)):
-        yield scene, random.Random(number).choice(DETAIL_PROMPTS)
+    scores = [score_answer(one.scene, text) for one, text in zip(asked, texts, strict=True)]
+    counts = {name: sum(score[name] for score in scores) for name in scores[0]}
+    return {"split": split, "scenes": count, **description_rates(counts), "counts": counts}
 
 
 @dataclass(frozen=True, slots=True)

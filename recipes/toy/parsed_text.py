@@ -40,11 +40,7 @@ _NOUN = re.compile(
 _TOTAL = re.compile(rf"\b(one|two|three|four|single) (?:{'|'.join(COUNTED)})s?\b")
 _WORD = re.compile(r"[a-z]+")
 _DEFINITE = frozenset({"the", "this", "that", "these", "those", "our", "your", "its", "both"})
-_NUMBERS: Final[dict[str, int]] = {word: number for number, word in enumerate(NUMBERS)} | {
-    "a": 1,
-    "an": 1,
-    "another": 1,
-}
+_NUMBERS: Final = {word: number for number, word in enumerate(NUMBERS)} | dict.fromkeys(("a", "an", "another"), 1)
 _REACH = 4  # words between a determiner and its noun, at most
 
 
@@ -84,7 +80,7 @@ def parse_text(text: str) -> ParsedText:
         place=next((PLACE_WORDS[word] for word in words if word in PLACE_WORDS), None),
         weather=next((WEATHER_WORDS[word] for word in words if word in WEATHER_WORDS), None),
         time=next((TIME_WORDS[word] for word in words if word in TIME_WORDS), None),
-        count=max(1, _NUMBERS.get(total[1], 1)) if total else None,
+        count=_NUMBERS.get(total[1], 1) if total else None,
         combinations=tuple(combinations),
         mentions=tuple(mentions),
         kinds=tuple(kinds),

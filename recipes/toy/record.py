@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -146,8 +146,8 @@ def _search(pair: Pair, name: str, config: DecodingConfig) -> tuple[Image.Image,
         picture = draw_scene(scene, PICTURE_SIZE)
         traces = run(pair, picture, DETAIL_PROMPTS[0], config)
         scores = score_answer(scene, traces[TARGET_ONLY].text)
-        step = find(traces)
-        right = scores.no_invention and scores.objects_named == scores.objects  # lessons state that the target is
+        step = next(find(traces), None)
+        right = scores["no_invention"] and scores["objects_named"] == scores["objects"]  # lessons state that it is
         if step and right:
             return picture, traces, step
     raise ValueError(f"none of {LESSON_SCENES} scenes shows what the lessons of the race {name} are about")
@@ -173,8 +173,8 @@ def _distilled(pair: Pair, picture: Image.Image, prompt: str, config: DecodingCo
     return raced.compare(picture, prompt, config) | {OTHER: other.generate(picture, prompt, config)}
 
 
-def _find_saved(traces: Race) -> LessonStep | None:
-    """Find a word before which the tree branched and another guess than the draft's favourite was right."""
+def _find_saved(traces: Race) -> Iterator[LessonStep]:
+    """Find words before which the tree branched and another guess than the draft's favourite was right."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
         tree = step.tree
@@ -185,47 +185,43 @@ def _find_saved(traces: Race) -> LessonStep | None:
                 continue
             words = all(_is_word(trace.texts[tree.tokens[sibling]]) for sibling in family)
             if words and len(step.emitted) - position >= WORTH:
-                return LessonStep(index, parent)
-    return None
+                yield LessonStep(index, parent)
 
 
-def _find_grounded(traces: Race) -> LessonStep | None:
+def _find_grounded(traces: Race) -> Iterator[LessonStep]:
     """Find what ``_find_saved`` finds, in an answer of which a content word hangs on one part of the picture."""
-    step, trace = _find_saved(traces), traces[SPECULATIVE]
+    trace = traces[SPECULATIVE]
     grounding = trace.grounding
-    if step is None or grounding is None or not grounding.grid:
-        return None
+    if grounding is None or not grounding.grid:
+        return
     for at, tiles in zip(grounding.grounded, grounding.occluded, strict=True):
         word, seen = trace.texts[trace.token_ids[at]].strip(), grounding.probs[at]
         if word in (*COLOURS, *KINDS) and min(tiles) < seen / grounding.factor:
-            return step
-    return None
+            yield from _find_saved(traces)
 
 
-def _find_broken(traces: Race) -> LessonStep | None:
-    """Find a chain whose first guesses were right, one after them wrong, and more after that lost."""
+def _find_broken(traces: Race) -> Iterator[LessonStep]:
+    """Find chains whose first guesses were right, one after them wrong, and more after that lost."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
         accepted = step.verification.accepted
         lost = step.tree.drafted - len(accepted) - 1
         if len(accepted) >= BEFORE and lost >= AFTER and _misses(trace, step, accepted[-1] + 1):
-            return LessonStep(index, accepted[-1] + 1)
-    return None
+            yield LessonStep(index, accepted[-1] + 1)
 
 
-def _find_wrong(traces: Race) -> LessonStep | None:
-    """Find a step whose most probable node was rejected and the target chose another kind."""
+def _find_wrong(traces: Race) -> Iterator[LessonStep]:
+    """Find steps whose most probable node was rejected and the target chose another kind."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
         favourite = _favourite(step, step.verification.path[-1])
         if favourite is not None:
             tokens = step.verification.bonus_token, step.tree.tokens[favourite]
             if {trace.texts[token].strip() for token in tokens} <= set(KINDS):
-                return LessonStep(index, favourite)
-    return None
+                yield LessonStep(index, favourite)
 
 
-def _find_refused(traces: Race) -> LessonStep | None:
+def _find_refused(traces: Race) -> Iterator[LessonStep]:
     """Find a node's only guess, rejected by chance, and the word that the target drew from the residual after it."""
     trace = traces[SPECULATIVE]
     for index, step in enumerate(trace.steps):
@@ -236,30 +232,28 @@ def _find_refused(traces: Race) -> LessonStep | None:
             texts = [trace.texts[draw.token] for draw in (before, after)]
             clear = APART < before.acceptance < min(1, before.uniform) - APART
             if len(family) == 1 and all(map(_is_word, texts)) and clear:
-                return LessonStep(index, family[0])
-    return None
+                yield LessonStep(index, family[0])
 
 
-def _find_before(traces: Race) -> LessonStep | None:
+def _find_before(traces: Race) -> Iterator[LessonStep]:
     return _find_stumble(traces[SPECULATIVE], traces[OTHER])
 
 
-def _find_after(traces: Race) -> LessonStep | None:
+def _find_after(traces: Race) -> Iterator[LessonStep]:
     """Find the longest accepted run of the distilled draft, where the other one has a step that fits."""
     accepted = [len(step.verification.accepted) for step in traces[SPECULATIVE].steps]
-    fits = max(accepted) >= EASY and _find_stumble(traces[OTHER], traces[SPECULATIVE])
-    return LessonStep(accepted.index(max(accepted))) if fits else None
+    if max(accepted) >= EASY and any(_find_stumble(traces[OTHER], traces[SPECULATIVE])):
+        yield LessonStep(accepted.index(max(accepted)))
 
 
-def _find_stumble(before: DecodeTrace, after: DecodeTrace) -> LessonStep | None:
-    """Find a step in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
+def _find_stumble(before: DecodeTrace, after: DecodeTrace) -> Iterator[LessonStep]:
+    """Find steps in which the draft proposed tokens, none was accepted, and distillation clearly raised τ."""
     if summarise([after]).tau < CLEARLY * summarise([before]).tau:
-        return None
+        return
     for index, step in enumerate(before.steps[2:-1], start=2):
         favourite = _favourite(step, 0)
         if favourite is not None and not step.verification.accepted and _misses(before, step, favourite):
-            return LessonStep(index, favourite)
-    return None
+            yield LessonStep(index, favourite)
 
 
 def _favourite(step: StepTrace, parent: int) -> int | None:
@@ -277,7 +271,7 @@ def _is_word(text: str) -> bool:
     return text[:1] == " " and text.strip().isalpha()
 
 
-RACES: Final[dict[str, tuple[Callable[..., Race], Callable[[Race], LessonStep | None]]]] = {
+RACES: Final[dict[str, tuple[Callable[..., Race], Callable[[Race], Iterator[LessonStep]]]]] = {
     "saved": (_grounded, _find_grounded),
     "chain": (partial(_race, **CHAIN), _find_broken),
     "coin": (partial(_race, **DRAWN), _find_refused),

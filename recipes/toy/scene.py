@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 Kind = Literal[
     "cat", "dog", "horse", "duck", "car", "bus", "bicycle", "boat",
@@ -36,7 +36,6 @@ WEATHERS: tuple[Weather, ...] = get_args(Weather)
 TIMES: tuple[Time, ...] = get_args(Time)
 COLUMNS: tuple[Column, ...] = get_args(Column)
 ROWS: tuple[Row, ...] = get_args(Row)
-SPLITS: tuple[Split, ...] = get_args(Split)
 CELLS: tuple[tuple[Column, Row], ...] = tuple((c, r) for c in COLUMNS for r in ROWS)
 
 # One combination a colour, every one of another kind: each half of a pair is well known from
@@ -79,23 +78,9 @@ class Scene:
     things: tuple[Thing, ...]
     seed: int = 0
 
-    def ground_truth(self) -> dict[str, Any]:
-        """Return the scene as plain JSON data."""
-        return asdict(self) | {"things": [asdict(thing) for thing in self.things], "count": len(self.things)}
-
-    @property
-    def held_out_things(self) -> tuple[Thing, ...]:
-        return tuple(thing for thing in self.things if thing.combination in HELD_OUT)
-
 
 def sample_scene(seed: int, split: Split = "train") -> Scene:
-    """Return scene number ``seed`` of a split: same seed, same scene, on every machine.
-
-    Raises:
-        ValueError: unknown split.
-    """
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
+    """Return scene number ``seed`` of a split: same seed, same scene, on every machine."""
     rng = random.Random(f"specllava scene {split} {seed}")
     place = rng.choice(PLACES)
     weathers = [w for w in WEATHERS if not (w == "snowy" and place in NO_SNOW)]

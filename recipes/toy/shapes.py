@@ -73,14 +73,14 @@ class Pen:
         self._draw.pieslice((self._at(x - rx, y - ry), self._at(x + rx, y + ry)), 180, 360, fill=fill)
 
 
-def smooth(points: Sequence[Point], steps: int = 6) -> list[Point]:
+def smooth(points: Sequence[Point]) -> list[Point]:
     """Return the points of a closed Catmull-Rom curve: it passes through every point, needs no control handles."""
     curve: list[Point] = []
     count = len(points)
     for i in range(count):
         a, b, c, d = (points[(i + k) % count] for k in (-1, 0, 1, 2))
-        for step in range(steps):
-            t = step / steps
+        for step in range(6):
+            t = step / 6
             w = (-t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, t**3 - t**2)
             x, y = (sum(wi * p[axis] for wi, p in zip(w, (a, b, c, d), strict=True)) / 2 for axis in (0, 1))
             curve.append((x, y))
@@ -283,7 +283,7 @@ def _umbrella(pen: Pen, p: Paint) -> None:
     pen.stroke(WOOD, 0.05, (0.5, -0.02), (0.5, 0.89))
     pen.arc(WOOD, 0.05, 0.41, 0.88, 0.115, 0, 180)
     pen.dome(p.base, 0.5, 0.52, 0.54, 0.48)
-    pen.poly(p.light, *smooth(((0.5, 0.05), (0.36, 0.22), (0.3, 0.52), (0.5, 0.52), (0.7, 0.52), (0.64, 0.22))))
+    pen.soft(p.light, (0.5, 0.05), (0.36, 0.22), (0.3, 0.52), (0.5, 0.52), (0.7, 0.52), (0.64, 0.22))
     for x in (0.13, 0.87):
         pen.blob(p.base, x, 0.52, 0.17, 0.06)
     pen.blob(p.light, 0.5, 0.53, 0.2, 0.06)
