@@ -9,9 +9,9 @@ A guess counts if the target took what stands before it. Trees are wide, so that
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
     alone,
     cells,
-    held_out_questions,
     interval,
     pooled_rate,
     speculate,
@@ -31,6 +30,7 @@ from benchmarks.shared.guessing import (
 )
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
+from recipes.toy.datasets import held_out_questions
 from specllava.cli.options import check_outputs
 from specllava.config import DecodingConfig
 from specllava.metrics import LEVEL, RESAMPLES, judged_nodes
@@ -38,13 +38,14 @@ from specllava.pair import Pair
 from specllava.trace import DecodeTrace
 
 BINS: Final = 10  # of probability, equally wide
-RANKS: Final = ("best guess", "second", "third or later")
-DEPTHS: Final = ("level 1", "levels 2 to 4", "level 5 or deeper")
+GROUPS: Final = {
+    "depth": ("level 1", "levels 2 to 4", "level 5 or deeper"),
+    "rank": ("best guess", "second", "third or later"),
+}
 LAST_LEVELS: Final = (1, 4)  # of the first two groups
 FEWEST: Final = 20  # guesses of a mark
-PROMISED: Final = "as promised"
-Mark = tuple[str, str, int]  # draft's way of grouping, group, number of the bin of probability
-Counts = dict[Mark, tuple[int, int, float]]  # tested, accepted, and the draft's probabilities added up
+# Tested and accepted guesses, and the draft's probabilities added up: [groupings, groups, bins of probability, 3].
+Counts = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class CalibrationConfig:
     """Options of the experiment.
 
     Args:
-        prompts: held-out ones, see :func:`benchmarks.shared.guessing.held_out_questions`.
+        prompts: held-out ones, see :func:`recipes.toy.datasets.held_out_questions`.
         presets: pairs, which are all asked what suits the first.
         picture: file for the curves by rank.
         depths: file for those by depth.
@@ -72,16 +73,14 @@ def main(config: CalibrationConfig) -> None:
     """Measure every shipped draft on the same prompts, and draw."""
     check_outputs(json=config.json, picture=config.picture, depths=config.depths)
     counts: dict[str, list[Counts]] = {name: [] for name in config.presets}
-    bins: dict[str, list[Sequence[Bin]]] = {name: [] for name in config.presets}
     pairs = {name: Pair.from_preset(name, dtype="float32") for name in config.presets}
     for asked in tqdm(held_out_questions(config.presets[0], config.prompts), "prompts", config.prompts):
         for name, pair in pairs.items():
-            prompt = pair.prompt(asked.image, asked.text)
+            prompt = pair.prompt(*asked)
             trace, _ = speculate(pair, prompt, config.decoding, alone(pair, prompt, config.decoding))
             counts[name].append(counted(trace))
-            bins[name].append(reliability([trace], BINS))
     found: dict[str, dict[str, Any]] = {
-        name: {"ece": error_interval(bins[name]), "marks": marks(counts[name])} for name in config.presets
+        name: {"ece": error_interval(own), "marks": marks(own)} for name, own in counts.items()
     }
     heads = ("draft", "ECE", "by", "group", "probability", "guesses", "accepted")
     lines = [
@@ -91,80 +90,46 @@ def main(config: CalibrationConfig) -> None:
     ]  # fmt: skip
     show_table(heads, lines)
     write_rates(config.json, pairs[config.presets[0]], config, found)
-    draw(config.picture, found, "rank", RANKS)
-    draw(config.depths, found, "depth", DEPTHS)
+    draw(config.picture, found, "rank")
+    draw(config.depths, found, "depth")
 
 
-def counted(trace: DecodeTrace) -> Counts:
-    """Count the guesses of an answer by group and bin."""
-    found: defaultdict[Mark, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
-    for rank, depth, prob, accepted in verdicts(trace):
-        for mark in (("rank", RANKS[min(rank, 2)]), ("depth", DEPTHS[sum(depth > last for last in LAST_LEVELS)])):
-            key = (*mark, min(int(prob * BINS), BINS - 1))
-            tested, taken, promised = found[key]
-            found[key] = tested + 1, taken + accepted, promised + prob
-    return dict(found)
-
-
-def verdicts(trace: DecodeTrace) -> Iterator[tuple[int, int, float, bool]]:
-    """Yield rank (from 0), depth (from 1), the draft's probability and the verdict of each guess that was tested."""
+def counted(trace: DecodeTrace, bins: int = BINS) -> Counts:
+    """Count the guesses of an answer whose parent was accepted; ``bins`` of probability are equally wide."""
+    found = np.zeros((2, 3, bins, 3))
     for step in trace.steps:
         path, ranks = set(step.emitted_nodes), step.tree.sibling_ranks()
         for judged in judged_nodes(step):
+            depth = sum(judged.position >= last for last in LAST_LEVELS)
             for node in judged.children:
-                yield ranks[node], judged.position + 1, math.exp(step.tree.log_probs[node]), node in path
+                prob = math.exp(step.tree.log_probs[node])
+                for way, group in enumerate((depth, min(ranks[node], 2))):
+                    found[way, group, min(int(prob * bins), bins - 1)] += 1, node in path, prob
+    return found
 
 
 def marks(answers: Sequence[Counts]) -> list[dict[str, Any]]:
     """Pool answers: of each group and bin the share that was accepted, and the mean probability."""
     found = []
-    for mark in sorted(set().union(*answers)):
-        by, group, number = mark
-        parts = [one.get(mark, (0, 0, 0.0)) for one in answers]
-        tested = sum(count for count, _, _ in parts)
-        found.append({
-            "by": by, "group": group, "bin": number, "tested": tested,
-            "promised": round(math.fsum(prob for _, _, prob in parts) / tested, 5),
-            "accepted": interval(pooled_rate([(taken, count) for count, taken, _ in parts])),
-        })  # fmt: skip
+    for way, (by, groups) in enumerate(GROUPS.items()):
+        for group, number in product(range(len(groups)), range(BINS)):
+            parts = [one[way, group, number].tolist() for one in answers]
+            tested, _, promised = map(math.fsum, zip(*parts, strict=True))
+            if tested:
+                found.append({
+                    "by": by, "group": groups[group], "bin": number, "tested": int(tested),
+                    "promised": round(promised / tested, 5),
+                    "accepted": interval(pooled_rate([(taken, count) for count, taken, _ in parts])),
+                })  # fmt: skip
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Guesses to which the draft gave about the same probability.
-
-    Args:
-        tested: guesses whose parent was accepted.
-        accepted: those of them that were accepted too.
-        promised: the draft's probabilities of all tested ones, added up.
-    """
-
-    tested: int = 0
-    accepted: int = 0
-    promised: float = 0.0
-
-
-def reliability(traces: Iterable[DecodeTrace], bins: int = 10) -> tuple[Bin, ...]:
-    """Tested guesses by the draft's probability, in ``bins`` equal steps from 0 to 1."""
-    counted = [Bin()] * bins
-    for trace in traces:
-        for _, _, q, accepted in verdicts(trace):
-            index = min(int(q * bins), bins - 1)
-            old = counted[index]
-            counted[index] = Bin(old.tested + 1, old.accepted + accepted, old.promised + q)
-    return tuple(counted)
-
-
-def error_interval(answers: Sequence[Sequence[Bin]]) -> dict[str, float]:
+def error_interval(answers: Sequence[Counts]) -> dict[str, float]:
     """Return the expected calibration error of pooled answers with its 95 % interval of the bootstrap over answers.
 
     Drawing answers anew adds noise to shares whose distance is taken without its sign, so intervals lean upwards.
-
-    Args:
-        answers: the bins of each, as :func:`reliability` counts them.
     """
-    parts = np.array([[(one.tested, one.accepted, one.promised) for one in bins] for bins in answers])
+    parts = np.array([one[0].sum(0) for one in answers])  # [answers, bins, 3]: each grouping has every guess
     drawn = np.random.default_rng(0).integers(len(parts), size=(RESAMPLES, len(parts)))
     errors = _errors(parts[drawn].sum(axis=1))
     errors = errors[np.isfinite(errors)]  # draws of answers without a guess have none
@@ -181,7 +146,7 @@ def _errors(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return off
 
 
-def draw(path: Path | None, found: dict[str, Any], by: str, groups: Sequence[str]) -> None:
+def draw(path: Path | None, found: dict[str, Any], by: str) -> None:
     """Draw a panel for each draft: the accepted share against the probability, and where they would be equal."""
     if path is None:
         return
@@ -189,11 +154,11 @@ def draw(path: Path | None, found: dict[str, Any], by: str, groups: Sequence[str
     equal = [{"value": one, "low": one, "high": one} for one in middles]
     panels = []
     for name, facts in found.items():
-        lines: dict[str, list[Any]] = {group: [None] * BINS for group in groups}
+        lines: dict[str, list[Any]] = {group: [None] * BINS for group in GROUPS[by]}
         for mark in facts["marks"]:
             if mark["by"] == by and mark["tested"] >= FEWEST:
                 lines[mark["group"]][mark["bin"]] = mark["accepted"]
-        panels.append(Panel(f"{name}: share accepted", {**lines, PROMISED: equal}))
+        panels.append(Panel(f"{name}: share accepted", {**lines, "as promised": equal}))
     places = [f"{middle:.2f}"[1:] for middle in middles]  # without the 0, so that ten of them fit
     write_svg(interval_figure(panels, places, "probability by the draft"), path)
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from benchmarks.calibration import BINS, Bin, error_interval, reliability
+from benchmarks.calibration import Counts, counted, error_interval
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.shared.guessing import (
     NO_FLOOR,
@@ -53,12 +53,12 @@ class Trial:
     pair: Pair
     config: DecodingConfig
     guessed: list[Guessing] = field(default_factory=list)
-    bins: list[Sequence[Bin]] = field(default_factory=list)
+    counts: list[Counts] = field(default_factory=list)
 
     def answer(self, prompt: Prompt, own: DecodeTrace) -> None:
         trace, levels = speculate(self.pair, prompt, self.config, own)
         self.guessed.append(scored(self.pair, prompt, trace, levels))
-        self.bins.append(reliability([trace], BINS))
+        self.counts.append(counted(trace))
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def main(config: GuessingConfig) -> None:
 def measure(pair: Pair, trials: Sequence[Trial], config: GuessingConfig) -> None:
     """Answer every prompt with every trial."""
     for asked in config.questions():
-        prompt = pair.prompt(asked.image, asked.text)
+        prompt = pair.prompt(*asked)
         own = alone(pair, prompt, config.decoding)
         for trial in trials:
             trial.answer(prompt, own)
@@ -122,7 +122,7 @@ def rows_of(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     base = next(one.guessed for one in trials if one.temperature == 1)
     return [
         {
-            "temperature": one.temperature, "ece": error_interval(one.bins), **rates([[g] for g in one.guessed], NAMES),
+            "temperature": one.temperature, "ece": error_interval(one.counts), **rates(one.guessed, NAMES),
             **{f"{rate}_over_base": over(rate, base, one.guessed) for rate in ("tau", "speed")},
         }
         for one in trials

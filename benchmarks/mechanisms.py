@@ -32,7 +32,6 @@ from benchmarks.shared.guessing import (
     speculate,
     write_rates,
 )
-from recipes.toy.datasets import Question
 from specllava.cli.options import check_outputs
 from specllava.config import DecodingConfig
 from specllava.models.drafts.eagle import FeatureDraft
@@ -73,11 +72,11 @@ class Variant:
     base: int = 0
     picture: Callable[[Image.Image, Image.Image], Image.Image] | None = None
 
-    def prompt(self, own: Question, other: Question) -> Prompt:
-        prompt = self.pair.prompt(own.image, own.text)
+    def prompt(self, own: Image.Image, text: str, other: Image.Image) -> Prompt:
+        prompt = self.pair.prompt(own, text)
         if self.picture is None:
             return prompt
-        shown = self.pair.prompt(self.picture(own.image, other.image), own.text)
+        shown = self.pair.prompt(self.picture(own, other), text)
         return replace(prompt, draft_prompt=shown.draft_prompt or shown)
 
 
@@ -161,10 +160,10 @@ def main(config: MechanismConfig) -> None:
 def measure(variants: Sequence[Variant], config: MechanismConfig) -> list[list[Guessing]]:
     """Answer every prompt with every variant; for each variant, an answer for each prompt."""
     answers: list[list[Guessing]] = [[] for _ in variants]
-    for own, other in pairwise(config.questions(more=1)):
+    for (own, text), (other, _) in pairwise(config.questions(more=1)):
         said = None
         for one, done in zip(variants, answers, strict=True):
-            prompt = one.prompt(own, other)
+            prompt = one.prompt(own, text, other)
             said = said or alone(one.pair, prompt, one.config)
             done.append(scored(one.pair, prompt, *speculate(one.pair, prompt, one.config, said)))
     return answers
@@ -174,7 +173,7 @@ def rows_of(variants: Sequence[Variant], answers: Sequence[Sequence[Guessing]]) 
     """Return a row for each variant: its rates, and its τ as a multiple of its base's."""
     return [
         {
-            "series": one.series, "place": one.place, **rates([[each] for each in done], NAMES),
+            "series": one.series, "place": one.place, **rates(done, NAMES),
             "tau_over_base": over("tau", answers[one.base], done),
         }
         for one, done in zip(variants, answers, strict=True)

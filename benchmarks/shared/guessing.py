@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from PIL import Image
 from tqdm.auto import tqdm
 
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
-from recipes.toy.datasets import Question, free_questions, scene_questions
+from recipes.toy.datasets import held_out_questions
 from specllava.cli.options import write_json
 from specllava.config import DecodingConfig
 from specllava.metrics import Part, Ratio, compare, pooled, pooled_ratio, summarise
@@ -30,11 +31,6 @@ from specllava.trace import DecodeTrace, StepTrace
 LEVEL: Final = 0.1  # price of a pass of the draft, in target passes over one token
 GUESS: Final = 0.01  # of one more guess in a target pass
 NO_FLOOR: Final = -50.0  # nats: no guess is too unlikely
-
-
-def held_out_questions(preset: str, count: int) -> Iterator[Question]:
-    """Yield questions about toy scenes: free ones for the pair smol, most of them for a description for any other."""
-    yield from free_questions(count) if preset == "smol" else scene_questions("held-out", count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +55,7 @@ class GuessingConfig:
         pair = Pair.from_preset(self.preset, dtype="float32")
         return pair if self.draft is None else pair.with_draft(self.draft)
 
-    def questions(self, more: int = 0) -> Iterator[Question]:
+    def questions(self, more: int = 0) -> Iterator[tuple[Image.Image, str]]:
         """Yield the held-out questions, and as many ``more``: see :func:`held_out_questions`."""
         yield from tqdm(held_out_questions(self.preset, self.prompts + more), "prompts", self.prompts + more)
 
@@ -150,18 +146,10 @@ def scored(pair: Pair, prompt: Prompt, trace: DecodeTrace, levels: int) -> Guess
     return Guessing(*counted, entropy, math.fsum(scores.divergences), levels)
 
 
-def rates(clusters: Sequence[Sequence[Guessing]], names: Sequence[str] = tuple(RATES)) -> dict[str, Any]:
-    """Pool answers, and give each rate its 95 % interval of the bootstrap over clusters, drawn whole.
-
-    Args:
-        clusters: answers that belong together, such as those about one scene.
-    """
-    found: dict[str, Any] = {"answers": sum(map(len, clusters)), "clusters": len(clusters)}
-    for name in names:
-        parts = [[RATES[name](one) for one in cluster] for cluster in clusters]
-        totals = [(math.fsum(n for n, _ in one), math.fsum(d for _, d in one)) for one in parts]
-        found[name] = interval(pooled_rate(totals))
-    return found
+def rates(answers: Sequence[Guessing], names: Sequence[str]) -> dict[str, Any]:
+    """Pool answers, and give each rate its 95 % interval of the bootstrap over answers."""
+    pools = {name: pooled_rate([RATES[name](one) for one in answers]) for name in names}
+    return {"answers": len(answers), **{name: interval(pool) for name, pool in pools.items()}}
 
 
 def over(rate: str, base: Sequence[Guessing], own: Sequence[Guessing]) -> dict[str, float]:
@@ -176,11 +164,8 @@ def interval(ratio: Ratio) -> dict[str, float]:
 
 def cells(row: Mapping[str, Any], *names: str, digits: int = 2) -> tuple[str, ...]:
     """Return rates with their intervals as cells of a table."""
-    return tuple(_cell(row[name], digits) for name in names)
-
-
-def _cell(rate: Mapping[str, float], digits: int) -> str:
-    return f"{rate['value']:.{digits}f} ({rate['low']:.{digits}f} to {rate['high']:.{digits}f})"
+    found = (row[name] for name in names)
+    return tuple(f"{one['value']:.{digits}f} ({one['low']:.{digits}f} to {one['high']:.{digits}f})" for one in found)
 
 
 def write_rates(path: Path | None, pair: Pair, options: Any, rows: Any) -> None:
@@ -229,6 +214,6 @@ def _without_files(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def pooled_rate(parts: Sequence[Part], seed: int = 0) -> Ratio:
+def pooled_rate(parts: Sequence[Part]) -> Ratio:
     """Return a rate, the total of its numerators over the total of its denominators, with its interval over prompts."""
-    return pooled([parts], lambda rates: rates[..., 0], seed)
+    return pooled([parts], lambda rates: rates[..., 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,31 +29,19 @@ COUNT: Final = ("How many objects are there?", "How many things can you see?", "
 STORY: Final = "Tell me a story about this picture."
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question about a picture, and the picture's name for tables."""
-
-    text: str
-    image: Image.Image
-    name: str | None = None
-
-
-def scene_questions(split: Split, count: int) -> Iterator[Question]:
-    """Yield questions for measurements: a request for a description or, every fourth time, a question."""
-    for number, scene in enumerate(scenes(split, START, count)):
-        yield Question(_prompt(number), draw_scene(scene, PICTURE_SIZE), f"scene-{number + 1}.png")
+def held_out_questions(preset: str, count: int) -> Iterator[tuple[Image.Image, str]]:
+    """Yield pictures of held-out scenes with a question each: free ones, whose kinds take turns, for the pair smol."""
+    free = read_wordings()["free"]
+    for number, scene in enumerate(scenes("held-out", START, count)):
+        text = _prompt(number)
+        if preset == "smol":
+            text = random.Random(number).choice(free[number % len(free)]).format(kind=scene.things[0].kind)
+        yield draw_scene(scene, PICTURE_SIZE), text
 
 
 def _prompt(number: int) -> str:
+    """Return a request for a description or, every fourth time, a question."""
     return random.Random(number).choice(SUGGESTIONS if number % 4 == 3 else DETAIL_PROMPTS)
-
-
-def free_questions(count: int) -> Iterator[Question]:
-    """Yield free questions about held-out scenes; their kinds take turns."""
-    kinds = read_wordings()["free"]
-    for number, scene in enumerate(scenes("held-out", START, count)):
-        text = random.Random(number).choice(kinds[number % len(kinds)]).format(kind=scene.things[0].kind)
-        yield Question(text, draw_scene(scene, PICTURE_SIZE))
 
 
 def write_scenes(directory: Path) -> Path:
