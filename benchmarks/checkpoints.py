@@ -11,7 +11,7 @@ differ; in float32 nothing but near-ties; in half precision the differences and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from benchmarks.shared.command import run_command, show_table
 from benchmarks.transformers_lanes import TRANSFORMERS, transformers_lane
 from recipes.toy.draw import draw_scene
-from recipes.toy.scene import scenes
+from recipes.toy.scene import sample_scene
 from specllava.chat import Chat
 from specllava.cli.options import (
     DecodingOptions,
@@ -50,27 +50,6 @@ RUNNING, DECODING = PairOptions(), DecodingConfig(max_new_tokens=64)
 MUST_AGREE = ("float32", "float64")
 
 
-@dataclass
-class Agreement:
-    """Answers of one way of decoding, compared with the target alone."""
-
-    runs: int = 0
-    comparisons: list[Comparison] = field(default_factory=list)
-
-    def add(self, one: Comparison) -> None:
-        self.runs += 1
-        if not one.identical:
-            self.comparisons.append(one)
-
-    @property
-    def ties(self) -> int:
-        return sum(one.near_tie for one in self.comparisons)
-
-    @property
-    def differ(self) -> int:
-        return len(self.comparisons) - self.ties
-
-
 def main(
     prompts: int = 50,
     json: Path | None = None,
@@ -91,34 +70,35 @@ def main(
         raise ValueError("answers are compared with greedy ones of generate: leave --decoding.temperature out")
     pair = load_pair(running)
     lanes = run_checks(pair, prompts, with_fallback_drafter(pair, decoding, fallback="prompt-lookup"))
-    rows = []
-    for name, lane in lanes.items():
-        margins = [one.margin for one in lane.comparisons if one.margin is not None]
-        widest = f"{max(margins):.2g}" if margins else "-"
-        counted = (lane.runs, lane.runs - len(lane.comparisons), lane.ties, lane.differ)
-        rows.append((name, *map(str, counted), widest))
+    rows, counts = [], {}
+    for name, compared in lanes.items():
+        apart = [one for one in compared if not one.identical]
+        ties = sum(one.near_tie for one in apart)
+        counts[name] = {"runs": len(compared), "ties": ties, "differ": len(apart) - ties}
+        widest = max((one.margin for one in apart if one.margin is not None), default=None)
+        counted = (len(compared), len(compared) - len(apart), ties, len(apart) - ties)
+        rows.append((name, *map(str, counted), "-" if widest is None else f"{widest:.2g}"))
     heads = ("lane", "answers", "identical", "near-ties", "differ", "largest margin")
     show_table(heads, rows, str(pair.info.pair))
-    counts = {n: {"runs": lane.runs, "ties": lane.ties, "differ": lane.differ} for n, lane in lanes.items()}
     write_json(json, {"lanes": counts, "setting": asdict(pair.info), "config": asdict(decoding)})
-    wrong = sum(lane.differ for lane in lanes.values())
+    wrong = sum(count["differ"] for count in counts.values())
     if wrong and pair.info.dtype in MUST_AGREE:
         raise ValueError(f"{wrong} answers differ in {pair.info.dtype} where the target was sure")
 
 
-def run_checks(pair: Pair, prompts: int, config: DecodingConfig) -> dict[str, Agreement]:
-    """Every prompt by every lane; differences are counted against the target alone."""
-    lanes = {name: Agreement() for name in ("speculative", "transformers", "speculative, in a chat")}
+def run_checks(pair: Pair, prompts: int, config: DecodingConfig) -> dict[str, list[Comparison]]:
+    """Compare every answer of every lane with the target alone."""
+    lanes: dict[str, list[Comparison]] = {"speculative": [], "transformers": [], "speculative, in a chat": []}
     alone, fast = replace(config, drafter="none"), []
     for number in tqdm(range(prompts), desc="prompts"):
         prompt = pair.prompt(None, question(number), config.max_new_tokens)
         plain, trace = pair.run(Lane.of(alone, prompt)), pair.run(Lane.of(config, prompt))
         fast.append(trace)
-        lanes["speculative"].add(compare(plain, trace))
-        lanes["transformers"].add(compare_ids(plain, transformers_lane(pair, TRANSFORMERS, config)(prompt).token_ids))
+        lanes["speculative"].append(compare(plain, trace))
+        theirs = transformers_lane(pair, TRANSFORMERS, config)(prompt)
+        lanes["transformers"].append(compare_ids(plain, theirs.token_ids))
         if number % CHAT_EVERY == 0:
-            for reference, said in chat_turns(pair, number, config):
-                lanes["speculative, in a chat"].add(compare(reference, said))
+            lanes["speculative, in a chat"] += [compare(*turn) for turn in chat_turns(pair, number, config)]
     print(f"tau {summarise(fast).tau:.2f} tokens per target pass")
     return lanes
 
@@ -130,8 +110,7 @@ def question(number: int) -> list[Message]:
 
 
 def picture(number: int) -> Image.Image:
-    scene = next(iter(scenes("held-out", number, 1)))
-    return draw_scene(scene, 512).resize(SIZES[number % len(SIZES)])
+    return draw_scene(sample_scene(number, "held-out"), 512).resize(SIZES[number % len(SIZES)])
 
 
 def chat_turns(pair: Pair, number: int, config: DecodingConfig) -> Iterator[tuple[DecodeTrace, DecodeTrace]]:

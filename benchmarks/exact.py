@@ -8,9 +8,10 @@ alone that runs the same way. The price is in tokens per pass: of a tree only th
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from multiprocessing import get_context
@@ -36,32 +37,19 @@ LONGEST: Final = 24  # tokens of an answer of the toy pair
 BLOCK: Final = 100  # random runs that a process takes at a time
 PLAIN: Final = DecodingConfig()  # no prompt depends on it
 Precision = Literal["bfloat16", "float16", "float32"]
+Rows = defaultdict[str, Counter[str]]  # by who guesses, what :func:`counted` counts
 
 
-@dataclass(slots=True)
-class Row:
-    """Answers of a rule: those that differ from the target alone, tokens, and the target's passes for them."""
-
-    answers: int = 0
-    differ: int = 0
-    differ_exact: int = 0
-    tokens: int = 0
-    passes: int = 0
-    passes_exact: int = 0
-
-    def add(self, alone: Mapping[bool, DecodeTrace], drafted: Mapping[bool, DecodeTrace]) -> None:
-        """Count an answer, decoded without and with exact passes."""
-        self.answers += 1
-        self.tokens += len(drafted[True].token_ids) - 1  # the first is the prompt's
-        self.differ += alone[False].token_ids != drafted[False].token_ids
-        self.differ_exact += alone[True].token_ids != drafted[True].token_ids
-        self.passes += len(drafted[False].steps)
-        self.passes_exact += len(drafted[True].steps)
-
-    def merge(self, other: Row) -> None:
-        """Add the counts of another row."""
-        for each in fields(Row):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+def counted(alone: Mapping[bool, DecodeTrace], drafted: Mapping[bool, DecodeTrace]) -> dict[str, int]:
+    """Count an answer, decoded without and with exact passes, whether it differs, and its tokens and passes."""
+    return {
+        "answers": 1,
+        "differ": int(alone[False].token_ids != drafted[False].token_ids),
+        "differ_exact": int(alone[True].token_ids != drafted[True].token_ids),
+        "tokens": len(drafted[True].token_ids) - 1,  # the first is the prompt's
+        "passes": len(drafted[False].steps),
+        "passes_exact": len(drafted[True].steps),
+    }
 
 
 class Decoder:
@@ -92,28 +80,27 @@ def _decoder(dtype: torch.dtype) -> Decoder:
     return Decoder(dtype)
 
 
-def random_rows(block: tuple[int, int], dtype: torch.dtype, seed: int) -> dict[str, Row]:
+def random_rows(block: tuple[int, int], dtype: torch.dtype, seed: int) -> Rows:
     """Run a block of random cases; return what was counted, by who guesses."""
-    decoder, rows = _decoder(dtype), dict[str, Row]()
+    decoder, rows = _decoder(dtype), Rows(Counter)
     for case in islice(cases(block[1], seed), *block):
         name = case.config.rule if case.config.drafter == "model" else case.config.drafter
-        rows.setdefault(name, Row()).add(*decoder.both(case))
+        rows[name].update(counted(*decoder.both(case)))
     return rows
 
 
-def all_random_rows(runs: int, dtype: torch.dtype, seed: int, processes: int) -> dict[str, Row]:
+def all_random_rows(runs: int, dtype: torch.dtype, seed: int, processes: int) -> Rows:
     """Run random cases, in several processes if asked."""
     blocks = [(first, min(first + BLOCK, runs)) for first in range(0, runs, BLOCK)]
-    count, rows = partial(random_rows, dtype=dtype, seed=seed), dict[str, Row]()
+    count, rows = partial(random_rows, dtype=dtype, seed=seed), Rows(Counter)
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        counted = map(count, blocks) if processes == 1 else pool.map(count, blocks)
-        for found in tqdm(counted, "random pairs", len(blocks), disable=None):
+        for found in tqdm(pool.map(count, blocks), "random pairs", len(blocks), disable=None):
             for name, row in found.items():
-                rows.setdefault(name, Row()).merge(row)
+                rows[name].update(row)
     return rows
 
 
-def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
+def toy_rows(prompts: int, dtype: DTypeName) -> Rows:
     """Answer held-out prompts with the toy pair by every rule."""
     pair = Pair.from_preset("toy", device="cpu", dtype=dtype)
     pairs = {exact: replace(pair, exact=exact) for exact in (False, True)}
@@ -121,20 +108,21 @@ def toy_rows(prompts: int, dtype: DTypeName) -> dict[str, Row]:
     lanes = {name: one for name, one in bench_lanes(config).items() if name in RULES}
     dialogues = data_dialogues(SCENES, None, prompts, 1, "held-out")
     asked = [prompt for one in dialogues for prompt in prompts_of(pair, one, config)]
-    rows = {name: Row() for name in lanes}
+    rows = Rows(Counter)
     for prompt in tqdm(asked, "toy pair", disable=None):
         alone = {way: one.run(Lane.of(replace(config, drafter="none"), prompt)) for way, one in pairs.items()}
         for name, lane in lanes.items():
-            rows[name].add(alone, {way: one.run(Lane.of(lane, prompt), record=False) for way, one in pairs.items()})
+            drafted = {way: one.run(Lane.of(lane, prompt), record=False) for way, one in pairs.items()}
+            rows[name].update(counted(alone, drafted))
     return rows
 
 
-def shown(rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
+def shown(rows: Rows) -> list[tuple[str, ...]]:
     """Return lines of a table: differing answers and tokens per pass, without and with exact passes."""
     return [
         (
-            name, f"{row.answers:,}", f"{row.differ:,}", f"{row.differ_exact:,}",
-            f"{row.tokens / row.passes:.2f}", f"{row.tokens / row.passes_exact:.2f}",
+            name, *(f"{row[each]:,}" for each in ("answers", "differ", "differ_exact")),
+            *(f"{row['tokens'] / row[each]:.2f}" for each in ("passes", "passes_exact")),
         )
         for name, row in sorted(rows.items())
     ]  # fmt: skip
@@ -162,8 +150,7 @@ def main(
     setting = {"dtype": dtype, "prompts": prompts, "seed": seed, "runs": runs, "torch": torch.__version__}
     setting["threads"] = torch.get_num_threads()
     found = {"toy": toy_rows(prompts, dtype), "random": all_random_rows(runs, getattr(torch, dtype), seed, processes)}
-    counted = {kind: {name: asdict(row) for name, row in sorted(rows.items())} for kind, rows in found.items()}
-    write_json(json, {**counted, "setting": setting})
+    write_json(json, {kind: dict(sorted(rows.items())) for kind, rows in found.items()} | {"setting": setting})
     heads = ("guesses", "answers", "differ", "differ, exact", "tokens per pass", "exact")
     for kind, rows in found.items():
         show_table(heads, shown(rows), f"{kind} pairs, {dtype}: answers that differ from the target alone's")

@@ -33,11 +33,9 @@ from transformers import LlamaConfig, LlavaForConditionalGeneration
 from transformers.utils import logging
 
 from benchmarks.shared.command import run_command
-from benchmarks.shared.random_pair import Size, size_of
+from benchmarks.shared.random_pair import processor_of, size_of
 from benchmarks.shared.random_settings import random_settings
-from recipes.toy.build import build_processor, special_ids
 from recipes.toy.draw import draw_scene
-from recipes.toy.recipe import ToyRecipe
 from recipes.toy.scene import sample_scene
 from specllava.cli.options import check_outputs, write_json
 from specllava.config import RULES, DecodingConfig
@@ -178,7 +176,7 @@ class Runner:
     def _make_target(self, seed: int) -> Pair:
         plain = size_of("toy")
         size = replace(plain, target=LlamaConfig(**plain.target.to_diff_dict() | {"num_hidden_layers": LAYERS}))
-        processor, marker = _processor(size)
+        processor, marker = processor_of(size)
         torch.manual_seed(seed)
         target = LlavaForConditionalGeneration(size.llava(size.target, marker)).to(self._dtype).eval()
         with torch.no_grad():
@@ -203,12 +201,6 @@ class Runner:
         draft = FeatureDraft(FeatureDraftConfig(**sizes, **heads, **FORMATS[name])).to(self._dtype).eval()
         _agree(draft, pair.target)
         return replace(pair, draft=fuse(draft.bind(pair.target)), draft_name=name)
-
-
-def _processor(size: Size) -> tuple[Any, int]:
-    recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
-    processor = build_processor(recipe)
-    return processor, special_ids(processor)["<image>"]
 
 
 @torch.no_grad()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import torch
@@ -119,21 +118,19 @@ class SightedAssistant:
         return cache
 
 
-TRANSFORMERS_LANES: Final[Mapping[str, TransformersLane]] = MappingProxyType(
-    {
-        TRANSFORMERS: TransformersLane(lambda pair, prompt: {}),
-        "transformers-assisted": TransformersLane(
-            lambda pair, prompt: {"assistant_model": _assistant(pair)}, _reads_states, needs_draft=True
-        ),
-        "transformers-assisted-sighted": TransformersLane(
-            lambda pair, prompt: {"assistant_model": SightedAssistant(_assistant(pair), prompt)},
-            why_blind,
-            needs_draft=True,
-        ),
-        "transformers-prompt-lookup": TransformersLane(_lookup),
-        COMPILED: TransformersLane(lambda pair, prompt: {"cache_implementation": "static"}, _no_cuda),
-    }
-)
+TRANSFORMERS_LANES: Final[dict[str, TransformersLane]] = {
+    TRANSFORMERS: TransformersLane(lambda pair, prompt: {}),
+    "transformers-assisted": TransformersLane(
+        lambda pair, prompt: {"assistant_model": _assistant(pair)}, _reads_states, needs_draft=True
+    ),
+    "transformers-assisted-sighted": TransformersLane(
+        lambda pair, prompt: {"assistant_model": SightedAssistant(_assistant(pair), prompt)},
+        why_blind,
+        needs_draft=True,
+    ),
+    "transformers-prompt-lookup": TransformersLane(_lookup),
+    COMPILED: TransformersLane(lambda pair, prompt: {"cache_implementation": "static"}, _no_cuda),
+}
 
 
 def transformers_lane(pair: Pair, name: str, config: DecodingConfig) -> Callable[[Prompt], TimedRun]:

@@ -23,20 +23,15 @@ def run_command(main: Callable[..., Any], options: type | None = None) -> NoRetu
         sys.exit(str(error))
 
 
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, as documents show it."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def show(text: str) -> None:
     """Print text as it is, however wide the terminal."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table in Markdown, below its title."""
-    show("\n\n".join(filter(None, (title, markdown(heads, rows)))))
+    """Print a table in Markdown, as documents show it, below its title."""
+    lines = [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *rows)]
+    show("\n".join([title, "", *lines] if title else lines))
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
 from recipes.toy.build import build_processor, special_ids
 from recipes.toy.recipe import ToyRecipe
@@ -117,12 +117,17 @@ def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def processor_of(size: Size) -> tuple[LlavaProcessor, int]:
+    """Build a processor of words of the toy world for pictures of this size; return it and the image token."""
+    recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
+    processor = build_processor(recipe)
+    return processor, special_ids(processor)["<image>"]
+
+
 def build(name: SizeName, device: torch.device, dtype: torch.dtype) -> Pair:
     """Build a pair with random weights, whose answers have no end."""
     size = size_of(name)
-    recipe = replace(ToyRecipe.tiny(), image_size=size.vision.image_size, patch_size=size.vision.patch_size)
-    processor = build_processor(recipe)
-    marker = special_ids(processor)["<image>"]
+    processor, marker = processor_of(size)
     torch.manual_seed(0)
     with made_on(device, dtype):
         target = LlavaForConditionalGeneration(size.llava(size.target, marker)).eval()
