@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from specllava.pair import Pair
     from visual.page.state import PageState
 
-pytest_plugins = ["support.cpu"]
 # Some images forbid Python to keep what it compiled: then each process that a test starts would compile 5,000 files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
