@@ -20,6 +20,10 @@ from hypothesis import HealthCheck, settings
 from support.browser import Visit, Visitor, visits
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.family_drafts import AnyFamily, Kind
+
     from specllava.models.options import DTypeName
     from specllava.pair import Pair
     from visual.page.state import PageState
@@ -69,6 +73,22 @@ def shipped() -> Callable[[DTypeName], Pair]:
         return Pair.from_preset("toy", device="cpu", dtype=dtype)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A target by its family, or a draft for it by its kind, written when it is first asked for."""
+    from support.family_drafts import write_draft, write_model
+
+    root = tmp_path_factory.mktemp("made")
+
+    @cache
+    def write(family: AnyFamily, kind: Kind | None = None) -> Path:
+        if kind is None:
+            return write_model(root / family, family)
+        return write_draft(root / f"{family} {kind}", family, kind, write(family))
+
+    return write
 
 
 @pytest.fixture
@@ -160,6 +180,15 @@ def tab(server: str, browser: Any) -> Iterator[Visit]:
     """One visitor's tab for all tests: a page takes seconds to load."""
     with visits(browser, server) as open_page:
         yield open_page()
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    """As decoding computes."""
+    import torch
+
+    with torch.inference_mode():
+        yield
 
 
 @pytest.fixture

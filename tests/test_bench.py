@@ -8,26 +8,11 @@ from typing import Any
 
 import pytest
 from support import models
-from support.refusals import complaint
+from support.cases import complaint
 
 from benchmarks import gpu
-from benchmarks.transformers_lanes import (
-    COMPILED,
-    TRANSFORMERS,
-    TRANSFORMERS_LANES,
-    runners_with_transformers,
-)
-from specllava.bench import (
-    REFERENCE,
-    WARM_UPS,
-    Plan,
-    TimedRun,
-    measure,
-    pool,
-    prompts_of,
-    results_of,
-    runners_of,
-)
+from benchmarks.transformers_lanes import COMPILED, TRANSFORMERS, TRANSFORMERS_LANES, runners_with_transformers
+from specllava.bench import REFERENCE, WARM_UPS, Plan, TimedRun, measure, pool, prompts_of, results_of, runners_of
 from specllava.config import DecodingConfig
 from specllava.distill.rows import BenchDialogue
 from specllava.metrics import RunTotals

@@ -314,9 +314,7 @@ def test_examples_and_links_open_from_files_and_back_goes_back(tab: Visit) -> No
     assert tab.text(".asked") == race.turns[0].prompt and tab.text(".phase [aria-current=step]") == "guess"
 
 
-def test_the_command_writes_races_as_files_names_no_other_host_and_never_writes_over_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_races_as_files_names_no_other_host_and_never_writes_over_another(tmp_path, capsys) -> None:
     folder = tmp_path / "site"
     command = ["site", "--output", str(folder), "--live", "https://live.example"]
     assert main(command) == 0 and main(command) == 1

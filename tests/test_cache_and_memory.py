@@ -17,16 +17,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import chats, models
-from support.amount import sample
+from support.cases import complaint, sample
 from support.chats import ALONE, QUESTIONS, SHORT, Shown, ask, check_last, columns_of, common
-from support.models import DraftKind
-from support.refusals import complaint
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.identity import FORMATS, Runner
 from specllava.chat import Chat, Turn
-from specllava.config import DRAFTER_CHOICES, DecodingConfig, DrafterName
+from specllava.config import DRAFTER_CHOICES, DecodingConfig
 from specllava.engine import cuda_graphs
 from specllava.engine.decoders import Batch, prompt_entries
 from specllava.engine.engine import Engine
@@ -114,7 +112,8 @@ def test_a_cached_prompt_needs_one_slot_and_one_that_ends_in_a_picture_the_pictu
 @pytest.mark.parametrize("shown", [((0,), (1,)), ((0, 1), (0, 2)), ((0, 1), (1, 0)), ((0,), (0, 1))])
 def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tuple[Shown, Shown]):
     pair = models.pair("perfect")
-    caches, prompts = KVCaches(pair.engines), [chats.prompt_of(pair, pictures) for pictures in shown]
+    caches = KVCaches(pair.engines)
+    prompts = [pair.prompt([models.picture(seed) for seed in seeds], "What?") for seeds in shown]
     lanes = [Lane("x", SHORT, prompt) for prompt in prompts]
     first, second = (models.collected(pair, lane, models.events(pair, lane.prompt, SHORT, caches)) for lane in lanes)
     marker = (prompts[1].input_ids[0] == pair.target.config.image_token_id).nonzero().flatten().tolist()
@@ -124,9 +123,7 @@ def test_the_same_words_about_another_picture_do_not_reuse_the_old_one(shown: tu
     assert second.token_ids == models.decode(pair, prompts[1], ALONE).token_ids
 
 
-def test_caches_serve_one_answer_at_a_time_grow_for_larger_trees_and_forget_what_failed(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_caches_serve_one_answer_at_a_time_grow_for_larger_trees_and_forget_what_failed(monkeypatch):
     pair, prompt, larger = models.pair("mixed"), models.prompt(0), replace(SHORT, nodes=40)
     caches = KVCaches(pair.engines)
     one = models.events(pair, prompt, SHORT, caches)
@@ -180,9 +177,7 @@ TURNS = st.lists(st.tuples(st.sampled_from(QUESTIONS), SHOWN, DRAFTERS, st.boole
 
 @given(st.sampled_from(models.SEEDS), st.sampled_from(models.KINDS), TURNS, st.lists(models.configs(), min_size=3))
 @settings(max_examples=14)
-def test_every_turn_gives_what_the_target_alone_gives_of_the_whole_dialogue(
-    seed: int, kind: DraftKind, turns: list[tuple[str, Shown, DrafterName, bool]], configs: list[DecodingConfig]
-):
+def test_every_turn_gives_what_the_target_alone_gives_of_the_whole_dialogue(seed, kind, turns, configs):
     """As a race or in one lane, with other trees and drafters in every turn, so that caches grow in between."""
     chat = Chat(models.pair(kind, seed))
     for (text, shown, drafter, raced), config in zip(turns, configs, strict=False):
@@ -304,9 +299,7 @@ def test_an_answer_without_words_or_with_a_special_token_can_be_read_back(answer
 
 
 @pytest.mark.parametrize(("step", "passes"), [(64, "eager"), (64, "padded"), (4096, "eager")])
-def test_caches_grow_with_the_chat_and_keep_what_was_read(
-    step: int, passes: PassesName, monkeypatch: pytest.MonkeyPatch
-):
+def test_caches_grow_with_the_chat_and_keep_what_was_read(step: int, passes: PassesName, monkeypatch):
     """In steps, so that a short chat does not take the memory of the whole context."""
     monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
     monkeypatch.setattr(cuda_graphs, "WINDOW", 64)
@@ -393,9 +386,7 @@ def test_true_states_replace_guessed_ones_after_every_step(name: str):
 
 
 @pytest.mark.parametrize(("name", "step"), zip(sample(tuple(FORMATS), 4), cycle((64, 1024))))  # grows, or never
-def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(
-    name: str, step: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(name: str, step: int, monkeypatch):
     """Pictures in two turns, then a stopped answer; the draft's cache keeps what both prompts begin with."""
     monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
     pair = runner().pair(1, name)

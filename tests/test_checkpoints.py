@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints
-from support.amount import ALL
+from support.cases import ALL, complaint
 from support.chats import check_last
 from support.checkpoints import FAMILIES
 from support.family_proofs import ALONE, FAST, check_generate, said
 from support.models import seeded
-from support.refusals import complaint
 from transformers import CONFIG_MAPPING, AutoConfig, AutoProcessor, LlavaForConditionalGeneration
 
 from benchmarks.checkpoints import run_checks
@@ -40,8 +39,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         near = checkpoints.noisy({n: w for n, w in whole.items() if "vision_tower" not in n and w.dim() > 1}, 0.03)
         checkpoints.write_llava(root / f"{family}, same tower", family, parts=whole | near)
         checkpoints.write_llava(root / f"{family}, own tower", family, seed=1, parts=near)
-        speaker = checkpoints.speaker_of(target)
-        checkpoints.write_llama(root / f"{family}, speaker", layers=2, hidden=48, parts=speaker)
+        prefix = "language_model."  # of a Llama's weights; the rows of two tokens and of padding are none of its own
+        words = {n.removeprefix(prefix): w[: checkpoints.WORDS] if len(w) == checkpoints.PADDED else w
+                 for n, w in whole.items() if n.startswith(prefix)}  # fmt: skip
+        checkpoints.write_llama(root / f"{family}, speaker", layers=2, hidden=48, parts=words)
         for made in DRAFTS:
             source = f"{family}, {made if 'tower' in made else 'speaker'}"
             init_draft(root / source, target, root / f"{family} {made}", text_only=made == "blind")

@@ -19,19 +19,17 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
+from support.cases import complaint
 from support.models import configs, decode, expected
-from support.refusals import complaint
 from torch import Tensor
 
 from specllava.config import DecodingConfig
 from specllava.engine.decoders import entry_labels, prompt_entries
 from specllava.models.checkpoint import Checkpoint
 from specllava.models.drafts.compressor import Compressor, Operator, add_compressor, build_operator
-from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft, FeatureDraftConfig, fresh_feature_draft
 from specllava.models.drafts.eagle_checkpoint import load_feature_draft
 from specllava.models.options import KINDS, CompressorConfig, CompressorKind, OperatorName
-from specllava.pair import Pair
 from specllava.prompt import Label, compressed_slots, merge_features
 
 WIDTH, HEADS = 24, 3
@@ -155,7 +153,8 @@ def test_options_out_of_bounds_are_refused_by_name():
 
 SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 KEPT: dict[OperatorName, int] = {"prune": 2, "pool": 2, "conv": 2, "resampler": 1, "text": 0}  # of 4 slots
-RUNS = st.sampled_from(models.SEEDS)
+
+
 @cache
 def eagle(kind: CompressorKind | None, seed: int = 0, **options: Any) -> FeatureDraft:
     """A random EagleVLM for the tiny target, in float64, with pictures of 4 slots compressed to 0, 1, 2 or all."""
@@ -168,10 +167,6 @@ def eagle(kind: CompressorKind | None, seed: int = 0, **options: Any) -> Feature
             if weight.dim() > 1:
                 weight.copy_(0.25 * torch.randn(weight.shape, generator=source, dtype=weight.dtype))
     return draft.double().eval()
-
-
-def pair(kind: CompressorKind | None, seed: int = 0) -> Pair:
-    return replace(models.pair(None, seed), draft=eagle(kind, seed), draft_name=f"eagle {kind}")
 
 
 @cache
@@ -235,30 +230,14 @@ def test_the_gate_chooses_one_operator_by_the_question():
     assert len(seen) > 2
 
 
-@torch.inference_mode()
-def test_in_training_all_operators_of_a_gate_weigh_in():
-    """Texts count in full, entries of a picture by their operator's weight; text-only has the rest."""
-    draft, prompt = eagle("gate", 1).train(), models.prompt(0, 1)
-    try:
-        embeds = merge_features(models.target(1), prompt.input_ids, prompt.features)[0]
-        states = states_of(0, 1)[:-1]
-        made = draft.entries(prompt.input_ids[0, 1:], embeds[1:], states, states[-1])
-    finally:
-        draft.eval()
-    text = torch.tensor([source >= 0 for source in made.sources])
-    assert (made.bias[text] == 0).all() and int((~text).sum()) == sum(KEPT[name] for name in draft.compressor.names)
-    weights = {float(one) for one in made.bias[~text].exp().detach()}
-    assert len(weights) == 4 and sum(weights) < 1.0
-
-
 # ------------------------------------------------------------------------------------------ nothing is lost
 
 
-@given(st.integers(0, len(models.CHATS) - 1), RUNS, st.sampled_from(KINDS), configs())
+@given(st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS), st.sampled_from(KINDS), configs())
 @settings(max_examples=14)
 def test_answers_are_the_targets(number: int, seed: int, kind: CompressorKind, config: DecodingConfig):
-    found = decode(pair(kind, seed), models.prompt(number, seed), config)
-    assert found.token_ids == expected(number, seed, config.max_new_tokens)
+    pair = replace(models.pair(None, seed), draft=eagle(kind, seed))
+    assert decode(pair, models.prompt(number, seed), config).token_ids == expected(number, seed, config.max_new_tokens)
 
 
 def test_columns_behind_a_dropped_picture_depend_on_it():
@@ -293,22 +272,12 @@ def test_a_draft_saved_and_read_again_is_equal(kind: CompressorKind, tmp_path: P
 # ------------------------------------------------------------------------------------------------- draft VLMs
 
 
-@cache
-def small_vlm(kind: OperatorName, seed: int = 0) -> DraftLlava:
-    """The target's weights with noise and without its tower, reading compressed pictures."""
-    draft = copy.deepcopy(models.draft("mixed", seed))
-    add_compressor(draft, CompressorConfig(kind, **SMALL), seed)
-    return draft.eval()
-
-
-def vlm_pair(kind: OperatorName | None, seed: int = 0) -> Pair:
-    return replace(models.pair("mixed", seed), draft=small_vlm(kind, seed), draft_name=f"{kind} draft")
-
-
 @pytest.mark.parametrize("kind", KEPT)
 @torch.inference_mode()
 def test_a_draft_vlm_reads_the_first_slots_of_each_picture_and_the_target_all(kind: OperatorName):
-    asked = vlm_pair(kind)
+    draft = copy.deepcopy(models.draft("mixed"))
+    add_compressor(draft, CompressorConfig(kind, **SMALL))
+    asked = replace(models.pair("mixed"), draft=draft.eval())
     parts = [{"type": "image", "image": models.picture(one)} for one in (0, 1)]
     prompt = asked.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": "Compare."}]}])
     marker, own = asked.target.config.image_token_id, prompt.draft_prompt

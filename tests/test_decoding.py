@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,17 +19,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
-from support.amount import ALL
-from support.fake_cuda import FakeCuda
+from support.cases import ALL, complaint
+from support.fake_cuda import FakeCuda, captured
 from support.models import DraftKind, configs, expected
-from support.refusals import complaint
 from torch import Tensor, nn
 
 from specllava import speculative_generate
 from specllava.config import DecodingConfig
-from specllava.engine.cuda_graphs import CudaGraphs
 from specllava.engine.engine import Engine, PrefillOutput
-from specllava.engine.pool import EnginePool, EnginePools, KVCaches
+from specllava.engine.pool import KVCaches
 from specllava.models.drafts.draft_vlm import DraftLlava
 from specllava.models.options import PassesName
 from specllava.pair import Pair
@@ -96,9 +93,7 @@ def drafting(pair: Pair, prompt: Prompt, config: DecodingConfig) -> TreeDrafter:
 @given(CHATS, SEEDS, KINDS, configs(), st.integers(1, 6))
 @settings(max_examples=15)
 @torch.inference_mode()
-def test_the_draft_remembers_exactly_what_was_emitted(
-    chat: int, seed: int, kind: DraftKind, config: DecodingConfig, rounds: int
-):
+def test_the_draft_remembers_exactly_what_was_emitted(chat, seed, kind, config: DecodingConfig, rounds: int):
     """After some steps the draft proposes what a draft proposes that reads prompt and answer anew."""
     pair, prompt, answer = models.pair(kind, seed), models.prompt(chat, seed), models.reference(chat, seed)
     drafter, known = drafting(pair, prompt, config), 1
@@ -139,9 +134,7 @@ def test_every_guess_has_the_probability_of_its_own_branch_read_alone(chat: int,
 
 
 @pytest.mark.parametrize(("kind", "config"), [("mixed", CONFIG), ("perfect", DRAWN), ("bad", LOOKUP)])
-def test_phases_by_hand_give_what_the_loop_gives_and_no_gradients_and_are_refused_out_of_turn(
-    kind: DraftKind, config: DecodingConfig
-):
+def test_phases_by_hand_give_what_the_loop_gives_and_no_gradients_and_are_refused_out_of_turn(kind, config):
     """Outside of ``inference_mode`` the caches would keep the graph of every pass."""
     pair, prompt = models.pair(kind), models.prompt(0)
     request = pair.request(Lane(SPECULATIVE, config, prompt))
@@ -184,9 +177,7 @@ def test_events_that_are_no_run_and_lanes_of_one_name_are_refused(tiny: Pair):
 
 
 @pytest.mark.parametrize("config", [CONFIG, DRAWN])
-def test_an_unrecorded_run_gives_the_same_looks_at_no_node_and_is_no_race_to_show(
-    config: DecodingConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_an_unrecorded_run_gives_the_same_looks_at_no_node_and_is_no_race_to_show(config, monkeypatch, tmp_path):
     pair, lane, views = models.pair("mixed"), Lane(SPECULATIVE, config, models.prompt(0)), list[int]()
     recorded = pair.run(lane)
     monkeypatch.setattr("specllava.spec_decode.loop.target_view", lambda tree, *_: views.append(len(tree)))
@@ -370,16 +361,13 @@ WRAPPED = [*product(HOOKS, PASSES), *zip(REFUSED_HOOKS, PASSES, strict=False)]
 
 
 @pytest.mark.parametrize(("name", "passes"), WRAPPED if ALL else WRAPPED[::2])
-def test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_removed(
-    name: str, passes: PassesName, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_wraps_a_module_acts_as_in_generate_or_is_refused_until_it_is_removed(name, passes, monkeypatch):
     """A replayed graph is what was captured, whatever wraps a module by now."""
     patched = (len(name) + len(passes)) % 2 == 0  # a forward of its own in place of a hook
     pair, inputs = replace(changed("target", lambda model: None), passes=passes), models.plain_inputs(0)
     if passes == "graphs":
         FakeCuda(monkeypatch)
-        graphs = CudaGraphs(torch.device("cpu"), capture=True)
-        vars(pair)["engines"] = EnginePools(*(EnginePool(one, graphs) for one in (pair.target, pair.draft)), graphs)
+        pair = captured(pair)
     question, config = (models.picture(0), models.messages(0)), replace(CONFIG, max_new_tokens=10)
     assert pair.generate(*question, config).token_ids == expected(0, 0, 10)
     with wrapped(pair.target.get_submodule(name), {**HOOKS, **REFUSED_HOOKS}[name], patched):

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from support import checkpoints, models
-from support.amount import sample
+from support.cases import sample
 from support.checkpoints import weights_of
-from support.distilling import arguments, distillation_loss, rows, same, write_data, write_pair
+from support.distilling import arguments, rows, same, write_data, write_pair
 from torch.utils._pytree import tree_leaves
 
 from recipes.toy.build import build_processor, special_ids
@@ -268,20 +268,16 @@ def test_a_question_that_cannot_be_asked_is_left_out_by_its_reason():
 # ---------------------------------------------------------------------------------------------- losses
 
 
-def setting(answers, hidden, vocabulary, seed=0):
-    torch.manual_seed(seed)
-    heads = torch.nn.Linear(hidden, vocabulary), torch.nn.Linear(2 * hidden, vocabulary).requires_grad_(False)
-    states = torch.randn(answers, hidden, requires_grad=True), torch.randn(answers, 2 * hidden)
-    return states, heads, torch.randint(0, vocabulary, (answers,))
-
-
 @pytest.mark.parametrize(
     ("answers", "chunk", "weight", "temperature"),
     [(1, 1, 0.0, 1.0), (8, 6, 0.3, 2.0), (15, 11, 1.0, 0.7), (22, 16, 0.3, 4.0), (22, 1, 0.5, 1.0)],
 )
 def test_chunks_give_the_formula_and_its_gradient(answers, chunk, weight, temperature):
     """In float64, by hand: ``∂L/∂z = ((1-w)(q₁-y) + w T (q_T-p_T)) / n`` of the draft's logits ``z``."""
-    states, heads, wanted = setting(answers, 6, 37, answers)
+    torch.manual_seed(answers)
+    heads = torch.nn.Linear(6, 37), torch.nn.Linear(12, 37).requires_grad_(False)
+    states = torch.randn(answers, 6, requires_grad=True), torch.randn(answers, 12)
+    wanted = torch.randint(0, 37, (answers,))
     z, t = (head(one).detach().double() for head, one in zip(heads, states, strict=True))
     q1, q, p = z.softmax(-1), (z / temperature).softmax(-1), (t / temperature).softmax(-1)
     ce = -q1[range(answers), wanted].log().mean()
@@ -491,8 +487,8 @@ def learn_rows(directory, batch, accumulation, rows=24):
         return {"x": x[here], "labels": labels[here]}
 
     def loss_of(module, batch):
-        logits = module(batch["x"])
-        return {"loss": distillation_loss(logits, torch.zeros_like(logits), batch["labels"], 0.5)[0]}
+        states, tokens = losses.answer_positions(batch["x"], batch["labels"])
+        return {"loss": F.cross_entropy(module(states), tokens)}
 
     loop = LoopConfig(rows // batch // accumulation, 0.05, warmup=1, accumulation=accumulation, clip=9.0)
     weigh = losses.count_answer_tokens

@@ -33,20 +33,14 @@ def root(tmp_path_factory):
     return directory
 
 
-def run_python(*words):
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("options", [{"projector_only": True}, {"answers": "target"}])
 def test_two_processes_follow_the_curve_of_one_with_twice_the_accumulation(root, tmp_path, options):
     """``--multi_gpu`` makes the launcher start two processes, ``--device cpu`` keeps them off any GPU (gloo)."""
     options = {"steps": 6, "validate_every": 0, "validation_prompts": 3} | options
-    run_python(*LAUNCH, *arguments(root, tmp_path / "two", **options))
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    command = [sys.executable, *LAUNCH, *arguments(root, tmp_path / "two", **options)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
     assert main(arguments(root, tmp_path / "one", accumulation=2, **options)) == 0
     two, one = (Report.read(tmp_path / name / "report.json") for name in ("two", "one"))
     assert (two.setting["processes"], one.setting["processes"]) == (2, 1)

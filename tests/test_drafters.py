@@ -20,8 +20,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import models
-from support.models import DraftKind, decode, expected
-from support.refusals import complaint
+from support.cases import complaint
+from support.models import decode, expected
 
 from specllava.config import DRAFTER_CHOICES, RULES, DecodingConfig
 from specllava.engine.engine import PrefillOutput
@@ -131,10 +131,7 @@ def lane_of(method: str, config: DecodingConfig, prompt: Prompt, choices: int, a
     st.sampled_from((0.0, 0.0, 0.9)), st.integers(0, 10_000),
 )  # fmt: skip
 @settings(max_examples=8)
-def test_no_method_changes_a_token(
-    method: str, chat: int, seed: int, kind: DraftKind, config: DecodingConfig, ending: int | None,
-    temperature: float, choices: int,
-):  # fmt: skip
+def test_no_method_changes_a_token(method, chat, seed, kind, config, ending, temperature, choices):
     """With an end token at some index of the answer or without, greedily or drawn with one seed."""
     eos = None if ending is None else models.reference(chat, seed)[ending]
     pair, prompt = models.pair(kind, seed, eos), models.prompt(chat, seed)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import random
 import re
@@ -18,15 +17,14 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from support.shipped_races import ASSETS, shipped_races
-from support.visual_traces import first_steps, hand_made, retexted, synthetic_grounding, synthetic_race
+from support.shipped_races import ASSETS, end_of, frames_of, shipped_races
+from support.visual_traces import hand_made, retexted, synthetic_grounding, synthetic_race
 
 from specllava.config import RULES, DecodingConfig
 from specllava.trace import DecodeTrace, StepTrace
 from specllava.tree import DraftTree
 from visual.figures import EDGES, Doubts, doubt_chart, doubt_words, reach_chart
 from visual.page import pays
-from visual.player.frames import race_frames
 from visual.player.lessons import LESSONS, OLDER, Example, Lesson, LessonRecord, load_lessons
 from visual.player.recorded import Recorded
 from visual.player.tree import COLUMNS
@@ -35,35 +33,26 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 RUNS = range(60)
 
 
-def config_of(seed: int) -> DecodingConfig:
-    """A rule, and every third run with a temperature."""
-    rng = random.Random(seed)
-    rule = RULES[seed % len(RULES)]
-    warm = {"temperature": 0.8, "seed": seed} if seed % 3 == 2 else {}
-    return DecodingConfig(rule=rule, depth=rng.randint(2, 8), nodes=rng.randint(4, 24), max_branches=3, **warm)
-
-
 @cache
 def race(seed: int) -> dict[str, DecodeTrace]:
-    return synthetic_race(seed, config_of(seed))
+    """By some rule, every third one with a temperature."""
+    rng = random.Random(seed)
+    warm = {"temperature": 0.8, "seed": seed} if seed % 3 == 2 else {}
+    sizes = {"depth": rng.randint(2, 8), "nodes": rng.randint(4, 24), "max_branches": 3}
+    return synthetic_race(seed, DecodingConfig(rule=RULES[seed % len(RULES)], **sizes, **warm))
 
 
-def frames_of(lanes: dict[str, DecodeTrace], toured: bool = False) -> list[dict[str, Any]]:
-    recorded = Recorded("race", None, lanes.get("target-only"), lanes.get("speculative"))
-    return [json.loads(frame) for frame in race_frames(recorded, toured=toured)]
+def recorded(lanes: dict[str, DecodeTrace]) -> Recorded:
+    return Recorded("race", None, lanes.get("target-only"), lanes.get("speculative"))
 
 
 @cache
 def shown(seed: int) -> list[dict[str, Any]]:
-    return frames_of(race(seed))
+    return frames_of(recorded(race(seed)))
 
 
 def drawn(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [frame for frame in frames if "tree" in frame]
-
-
-def end_of(frames: list[dict[str, Any]]) -> dict[str, Any]:
-    return next(frame for frame in frames if frame["kind"] == "end")
 
 
 def text(segments: list[list[str]]) -> str:
@@ -287,17 +276,18 @@ def test_the_headline_counts_passes_and_tokens(seed: int) -> None:
 
 def test_answers_that_part_say_where() -> None:
     lanes = synthetic_race(4, parted_at=7)
-    end = end_of(frames_of(lanes))
+    end = end_of(frames_of(recorded(lanes)))
     assert end["parted"] == 7 and "The answers part at token 8." in text(end["headline"]["say"])
-    stopped = {name: first_steps(trace, 3) for name, trace in synthetic_race(4).items()}
-    end = end_of(frames_of(stopped))
+    for name, trace in synthetic_race(4).items():
+        lanes[name] = replace(trace, steps=trace.steps[:3], finish_reason="stopped")
+    end = end_of(frames_of(recorded(lanes)))
     assert end["ending"] == "stopped" and text(end["headline"]["say"]).startswith("Stopped after 3 passes:")
     assert end["beats"] is None and end["parted"] is None
 
 
 def test_words_and_clocks_of_both_lanes_are_those_of_the_traces() -> None:
     lanes = synthetic_race(5)
-    frames = frames_of(lanes)
+    frames = frames_of(recorded(lanes))
     for name, trace in lanes.items():
         own = [frame for frame in frames if frame.get("lane") == name]
         assert "".join(part for frame in own for part, _ in frame["words"]).strip() == trace.text
@@ -311,8 +301,7 @@ def test_words_and_clocks_of_both_lanes_are_those_of_the_traces() -> None:
 
 def test_the_tour_is_about_one_step_of_the_opening_example() -> None:
     first = next(one for one in shipped_races() if one.name == "1-describe")
-    lanes = {"target-only": first.target_only, "speculative": first.speculative}
-    beats = end_of(frames_of(lanes, toured=True))["beats"]
+    beats = end_of(frames_of(first, toured=True))["beats"]
     assert len(beats) == 6 and len({beat["step"] for beat in beats}) == 1
     step = first.lead.steps[beats[0]["step"]]
     said = [text(beat["say"]) + " " + text(beat["more"]) for beat in beats]
@@ -384,7 +373,7 @@ def test_a_lesson_whose_race_does_not_show_it_is_refused_by_name() -> None:
 def test_every_node_is_a_row_with_full_precision_and_its_blanks() -> None:
     lanes = synthetic_race(6)
     trace = lanes["speculative"]
-    rows = list(csv.DictReader(io.StringIO(end_of(frames_of(lanes))["csv"])))
+    rows = list(csv.DictReader(io.StringIO(end_of(frames_of(recorded(lanes)))["csv"])))
     assert tuple(rows[0]) == COLUMNS
     at = 0
     for number, step in enumerate(trace.steps, start=1):
@@ -407,7 +396,7 @@ def test_every_node_is_a_row_with_full_precision_and_its_blanks() -> None:
 
 def test_what_needed_the_picture_is_what_was_measured() -> None:
     *_, trace = synthetic_grounding(DecodingConfig())
-    frames = frames_of({"speculative": trace})
+    frames = frames_of(recorded({"speculative": trace}))
     shown = next(frame for frame in frames if frame["kind"] == "grounding")
     found = trace.grounding
     needing = [at for at, (p, grey) in enumerate(zip(found.probs, found.blank_probs, strict=True)) if 0 < p >= 2 * grey]
@@ -420,7 +409,7 @@ def test_what_needed_the_picture_is_what_was_measured() -> None:
 def test_marks_are_quoted_and_pieces_have_an_ellipsis() -> None:
     tree = DraftTree((8, 6, 2), (-1, 0, 1), (0.0, -0.1, -0.1), (0.1, 0.2, None))
     trace = retexted(hand_made(tree, (1, 2), 5), {6: ",", 2: "ris"})
-    (frame,) = drawn(frames_of({"speculative": trace}))
+    (frame,) = drawn(frames_of(recorded({"speculative": trace})))
     assert frame["tree"]["text"][1] == "," and frame["tree"]["mark"][1] == 1
     assert frame["lines"][1].startswith("“,”: ")
 
@@ -472,7 +461,7 @@ def test_whether_it_pays_is_tau_over_the_price_of_a_step(tau: float, word_: str)
 
 def test_a_run_without_a_second_lane_says_so() -> None:
     lanes = synthetic_race(2)
-    alone = end_of(frames_of({"target-only": replace(lanes["target-only"])}))
+    alone = end_of(frames_of(recorded({"target-only": lanes["target-only"]})))
     count = len(lanes["target-only"].steps)
     assert text(alone["headline"]["say"]).startswith(f"{count} passes for {count + 1} tokens")
     assert "Speculation is off" in text(alone["headline"]["more"])

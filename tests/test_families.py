@@ -14,26 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from support import checkpoints, families, models
-from support.amount import ALL
+from support.cases import ALL, complaint
 from support.families import AGREEMENTS, FAMILIES, KINDS, TEXTS, WORDS, Layout
+from support.family_drafts import write_model
 from support.family_proofs import ALONE, FAST, chat_of, check_generate, check_speculation, said
-from support.refusals import complaint
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    BloomConfig,
-    DeepseekV3Config,
-    Llama4Config,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlavaConfig,
-    MistralConfig,
-    MistralForCausalLM,
-    PaliGemmaConfig,
-    Qwen3_5Config,
-)
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from specllava.cli.main import main
@@ -66,17 +52,6 @@ MISFIT = "the processor does not fit the model, take both from one checkpoint"
 EVERY = (*checkpoints.FAMILIES, *FAMILIES, *TEXTS)
 
 
-def write(directory: Path, family: str, seed: int = 0, layout: Layout | None = None, near: Path | None = None) -> Path:
-    if family in TEXTS:
-        return families.write_text_model(directory, family, seed, layout, near)
-    if family in FAMILIES:
-        return families.write_checkpoint(directory, family, seed, layout, near)
-    if near is not None:
-        return checkpoints.write_llava(directory, family, parts=checkpoints.noisy(checkpoints.weights_of(near), 0.03))
-    sizes = {} if layout is None else {"layers": layout.layers, "hidden": layout.hidden, "vision": layout.vision}
-    return checkpoints.write_llava(directory, family, seed, **sizes)
-
-
 @pytest.fixture(scope="module", params=EVERY)
 def any_family(request: pytest.FixtureRequest) -> str:
     """Each in turn, with all of its tests: a process that shares them out makes the checkpoints of a few."""
@@ -97,11 +72,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     def make(name: str) -> Path:
         family, _, kind = name.partition(" ")
         if not kind:
-            return write(root / name, family)
+            return write_model(root / name, family)
         if kind == "other":
-            return write(root / name, family, 7, OTHER)
+            return write_model(root / name, family, 7, OTHER)
         near = make(family) if kind == "near" else None
-        return write(root / name, family, 1 + tuple(DRAFTS).index(kind), DRAFTS[kind], near)
+        return write_model(root / name, family, 1 + tuple(DRAFTS).index(kind), DRAFTS[kind], near)
 
     return make
 
@@ -122,7 +97,7 @@ def pairs(made: Made) -> Callable[..., Pair]:
 def test_target_only_is_the_familys_own_generate(pairs, made: Made, any_family: str):
     """Two of none, one and three pictures and two turns, of odd sizes; weights are those that transformers loads."""
     pair = pairs(any_family)
-    auto = AutoModelForImageTextToText if pair.family.sees else AutoModelForCausalLM
+    auto = transformers.AutoModelForImageTextToText if pair.family.sees else transformers.AutoModelForCausalLM
     weights = auto.from_pretrained(made(any_family), dtype=torch.float64).state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in pair.target.state_dict().items())
     check_generate(pair, range(10) if ALL else (EVERY.index(any_family) % 3, 3 + EVERY.index(any_family) % 2))
@@ -214,9 +189,7 @@ def without_weights(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "odd", ignore=shutil.ignore_patterns("*.safetensors*")))
 
 
-def test_a_processor_that_counts_other_slots_is_refused_before_weights_are_read(
-    made: Made, family: str, tmp_path: Path
-):
+def test_a_processor_that_counts_other_slots_is_refused_before_weights_are_read(made, family, tmp_path):
     """Of each field that decides how many slots there are and what the tower reads."""
     odd = without_weights(made(family), tmp_path)
     for name in AGREEMENTS[family]:
@@ -306,11 +279,11 @@ def test_embeddings_stay_scaled_when_rows_are_cut_or_filled(pairs, size: int):
 @torch.inference_mode()
 def test_a_kept_branch_is_seen_through_the_window_as_its_tokens_alone(seed: int):
     """A plain decoder: pass after pass over trees, against whole passes over the kept branch."""
-    config = MistralConfig(
+    config = transformers.MistralConfig(
         vocab_size=models.RECIPE.vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, sliding_window=5,
     )  # fmt: skip
-    model = models.seeded(MistralForCausalLM, config, seed).double().eval()
+    model = models.seeded(transformers.MistralForCausalLM, config, seed).double().eval()
     engine, text = Engine.of(model, 64), list(range(3, 12))
     engine.prefill(torch.tensor([text]), None)
     for number in range(3):
@@ -326,12 +299,12 @@ def test_a_kept_branch_is_seen_through_the_window_as_its_tokens_alone(seed: int)
 
 def test_a_llama_has_no_window_whatever_its_configuration_carries_along():
     """Checkpoints made of a Mistral keep its ``sliding_window``, which a Llama does not heed; tree passes did."""
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
         sliding_window=3,
     )  # fmt: skip
     assert layer_types(config) == (FULL,)
-    engine = Engine.of(models.seeded(LlamaForCausalLM, config, 0).eval(), 32)
+    engine = Engine.of(models.seeded(transformers.LlamaForCausalLM, config, 0).eval(), 32)
     ids = list(range(5, 15))
     with torch.inference_mode():
         together = engine.forward(Batch(ids)).logits
@@ -355,7 +328,7 @@ def test_a_checkpoint_without_a_template_is_asked_in_vicunas_words(made: Made, t
     )
     chat = [("user", "Where is it?"), ("assistant", "On the table."), ("user", "How many cats are there?")]
     prompt = pair.prompt(None, [{"role": role, "content": text} for role, text in chat])
-    ids = AutoTokenizer.from_pretrained(bare)(asked)["input_ids"]
+    ids = transformers.AutoTokenizer.from_pretrained(bare)(asked)["input_ids"]
     assert prompt.input_ids[0].tolist() == ids and ids[0] == pair.processor.tokenizer.bos_token_id
 
 
@@ -414,23 +387,23 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0]
 
 
 @pytest.mark.parametrize(
-    ("config", "why"),
+    ("kind", "changed", "why"),
     [
-        (Qwen3_5Config, "odd has linear_attention layers, which keep one state for the whole text"),
-        (Llama4Config, "odd has chunked_attention layers, which attend in chunks"),
-        (PaliGemmaConfig, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
-        (partial(LlavaConfig, text_config=DeepseekV3Config()), "odd has a deepseek_v3 decoder, whose KV cache"),
-        (partial(LlavaConfig, text_config=BloomConfig()), "a bloom decoder is not known here"),
-        (("gemma3_text", {"final_logit_softcapping": 30.0}), "odd has final_logit_softcapping 30.0: its"),
-        (("phi3", {"rope_scaling": LONG, "original_max_position_embeddings": 64}), "odd has "),
+        ("qwen3_5", {}, "odd has linear_attention layers, which keep one state for the whole text"),
+        ("llama4", {}, "odd has chunked_attention layers, which attend in chunks"),
+        ("paligemma", {}, "models of type paligemma are not known as targets: llava, llava_next, llava_onevision,"),
+        ("llava", {"text_config": {"model_type": "deepseek_v3"}}, "odd has a deepseek_v3 decoder, whose KV cache"),
+        ("llava", {"text_config": {"model_type": "bloom"}}, "a bloom decoder is not known here"),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, "odd has final_logit_softcapping 30.0: its"),
+        ("phi3", {"rope_scaling": LONG, "original_max_position_embeddings": 64}, "odd has "),
     ],
 )
-def test_a_target_that_trees_cannot_serve_is_refused_and_says_why(made: Made, tmp_path: Path, config: Any, why: str):
+def test_a_target_that_trees_cannot_serve_is_refused_and_says_why(made, tmp_path, kind: str, changed: Any, why: str):
     """Before its processor or a weight is looked for."""
     (tmp_path / "odd").mkdir()
-    if isinstance(config, tuple):
-        fields = json.loads((made(config[0]) / "config.json").read_text()) | config[1]
+    if kind in TEXTS:
+        fields = json.loads((made(kind) / "config.json").read_text()) | changed
     else:
-        fields = config().to_dict()
+        fields = transformers.AutoConfig.for_model(kind, **changed).to_dict()
     (tmp_path / "odd" / "config.json").write_text(json.dumps(fields, default=str))
     assert why in complaint(lambda: Pair.load(tmp_path / "odd", device="cpu"))

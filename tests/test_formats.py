@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints, formats
-from support.amount import ALL, sample
+from support.cases import ALL, complaint, sample
 from support.format_reference import check_answer, scores
 from support.formats import FAMILY_LAYOUTS, IDS, LAYOUTS, PADDED, SMALL, USUAL, Layout
-from support.refusals import complaint
 from torch import Tensor
 
 from benchmarks.identity import DRAFTERS, count
@@ -173,9 +172,7 @@ def test_the_command_line_names_the_format_the_states_and_the_rotary_base(made, 
 @pytest.mark.parametrize(
     ("of", "states", "theta"), [("eagle3", (0, 1, 2), 5e5), ("eagle", (-2,), None), ("speculators", (0, 1, 2), None)]
 )
-def test_what_the_files_do_not_say_is_read_as_it_is_asked_for(
-    target, tmp_path: Path, of: str, states: tuple[int, ...], theta: float | None
-):
+def test_what_the_files_do_not_say_is_read_as_it_is_asked_for(target, tmp_path, of, states, theta):
     """Hidden states that a draft was trained on, and a base that its configuration has another for."""
     layout = replace(LAYOUTS[of], states=states, ids={}, says={"rope_theta": 1e6 if theta else 10000.0})
     layout = replace(layout, theta=theta or layout.theta)

@@ -14,28 +14,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import transformers
 from support import checkpoints, families, family_proofs, models
-from support.amount import ALL as ALL_CASES
-from support.amount import sample
+from support.cases import ALL as ALL_CASES
+from support.cases import complaint, sample
 from support.chances import Enumerating, outcomes
 from support.families import FAMILIES
-from support.family_drafts import write_draft, write_target
-from support.refusals import complaint
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    DynamicCache,
-    GenerationConfig,
-    PreTrainedModel,
-    StopStringCriteria,
-    TextIteratorStreamer,
-)
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel, StopStringCriteria
 from transformers.generation import EosTokenCriteria, LogitsProcessorList, MinLengthLogitsProcessor
 
 from benchmarks.shared.random_settings import GREEDY, SAMPLED, random_settings
@@ -288,26 +279,6 @@ PENALTIES = (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A checkpoint by family and kind of draft; the target without one."""
-    root = tmp_path_factory.mktemp("generate")
-
-    @cache
-    def write(family: Any, kind: str | None = None) -> Path:
-        at = root / f"{family} {kind}"
-        if kind is None:
-            return write_target(at, family)
-        if kind != "own":
-            return write_draft(at, family, kind, write(family))
-        if family in checkpoints.FAMILIES:
-            near = checkpoints.noisy(checkpoints.weights_of(write(family)), 0.01)
-            return checkpoints.write_llava(at, family, 1, parts=near)
-        return families.write_checkpoint(at, family, 1, None, write(family), noise=0.005)
-
-    return write
-
-
-@pytest.fixture(scope="module")
 def loaded(made) -> Callable[[str], Pair]:
     """A target with its processor, as any caller of transformers has them."""
     return cache(lambda family: Pair.load(made(family), device="cpu", dtype="float32"))
@@ -347,7 +318,7 @@ def test_a_draft_of_words_alone_and_one_that_cuts_pictures_in_other_ways(made, l
     inputs, words, text = family_proofs.own_inputs(llava, 3), checkpoints.write_llama(tmp_path / "w"), tmp_path / "t"
     told = ["--source", str(words), "--target", str(made("llava")), "--output", str(text), "--text-only"]
     assert main(["draft", "init", *told]) == 0
-    for draft in (text, AutoModelForCausalLM.from_pretrained(text, dtype=torch.float32), llava.target):
+    for draft in (text, transformers.AutoModelForCausalLM.from_pretrained(text, dtype=torch.float32), llava.target):
         assert speculated(llava.target, inputs, draft) == new_tokens(llava.target, inputs)
     layout, gemma = families.Layout(vision=16, side=36, patch=6, padding=8), loaded("gemma3")
     other = families.write_checkpoint(tmp_path / "other", "gemma3", 1, layout, made("gemma3"))
@@ -362,7 +333,7 @@ def test_end_tokens_stop_strings_and_streamers_are_followed(llava, made):
     criteria = [StopStringCriteria(tokenizer, [tokenizer.decode(whole[2:4])])]
     for ends in ({"eos_token_id": [whole[3], 2]}, {"stopping_criteria": criteria}):
         assert speculated(llava.target, inputs, draft, **ends) == new_tokens(llava.target, inputs, **ends) == whole[:4]
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=10)
+    streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=10)
     assert speculated(llava.target, inputs, draft, streamer=streamer) == whole
     assert "".join(streamer) == tokenizer.decode(whole) != ""
     seeded = [speculated(llava.target, inputs, draft, do_sample=True, seed=seed) for seed in (5, 5, 6)]

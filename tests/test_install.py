@@ -154,9 +154,7 @@ def test_the_environment_says_where_to_serve_and_the_command_line_wins(monkeypat
         assert (options.host, options.port, options.root_path) == told
 
 
-def test_whatever_keeps_the_page_from_starting_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whatever_keeps_the_page_from_starting_is_one_line(tmp_path, monkeypatch, capsys) -> None:
     def ended(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["app.py", *arguments])
         assert app.main() == 1

@@ -6,7 +6,7 @@ A pass has the fastest number of threads that was measured, and not one that was
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -24,14 +24,9 @@ from specllava.engine.decoders import Batch, LanguageModel, PassInputs
 from specllava.engine.engine import Engine
 from specllava.engine.kv_cache import KVCache
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
 CPU = torch.device("cpu")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def call_layers(self: LanguageModel, ids: Tensor, inputs: PassInputs, cache: KVCache) -> tuple[Tensor, list[Tensor]]:
@@ -169,9 +164,7 @@ def test_answers_are_those_of_generate_whatever_changes_between_them(change: str
         ({1: 97, 2: 98, 6: 100, 4: 99}, 6, 6), ({1: 94, 2: 98, 6: 100, 4: 99}, 6, 1),
     ],
 )  # fmt: skip
-def test_the_fastest_number_of_threads_is_the_cheapest_one_unless_more_are_as_good(
-    costs: dict[int, float], most: int, fastest: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_fastest_number_of_threads_is_the_cheapest_one_unless_more_are_as_good(costs, most, fastest, monkeypatch):
     """By a clock that counts what each step costs: every fifth one takes ten times as long, as on a busy machine."""
     clock, threads, steps = [0.0], [7], list[int]()
     monkeypatch.setattr("specllava.engine.cpu.time.perf_counter", lambda: clock[0])

@@ -19,7 +19,7 @@ import torch
 import transformers
 from accelerate import disk_offload
 from support import checkpoints, formats, models
-from support.refusals import complaint
+from support.cases import complaint
 from transformers import LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedModel
 
 from specllava.chat import Chat
@@ -32,7 +32,6 @@ from specllava.models.checkpoint import INDEX, Checkpoint
 from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.models.family import Family
-from specllava.models.language_model import parse_device
 from specllava.models.memory import estimate, quantization_config, unquantized
 from specllava.models.presets import draft_hint
 from specllava.pair import Pair
@@ -59,10 +58,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hub(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub as it is without a network: what was downloaded before, in its own cache layout, and nothing else."""
-    stored = tmp_path / "models--llava-hf--llava-1.5-7b-hf"
-    shutil.copytree(root / "target", stored / "snapshots" / "abc123")
-    (stored / "refs").mkdir()
-    (stored / "refs" / "main").write_text("abc123")
+    checkpoints.store(tmp_path, "llava-hf/llava-1.5-7b-hf", root / "target")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     return tmp_path
@@ -315,13 +311,20 @@ def test_a_damaged_checkpoint_costs_one_line(root: Path, tmp_path: Path, capsys,
     assert "SPECLLAVA_DEBUG" not in told[0]  # foreseen, and told with the place
 
 
-def test_a_device_that_cannot_hold_a_model_is_refused(root: Path):
+@pytest.mark.parametrize(
+    ("option", "value", "line"),
+    [
+        *(("device", one, f"unknown device {one!r}: use auto, cpu, cuda or cuda:N") for one in ("meta", "mps", "x")),
+        ("device", "cuda:99", f"device cuda:99 is not there: {torch.cuda.device_count()} GPUs are available"),
+        ("dtype", "float8", "unknown dtype 'float8': choose one of auto, float32, float64, bfloat16, float16"),
+        *(("context", one, f"--context is {one}: the target can hold 1 to {checkpoints.CONTEXT} tokens")
+          for one in (0, -3, checkpoints.CONTEXT + 1)),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_followed_is_refused(root: Path, option: str, value: Any, line: str):
     """``meta`` was taken for a device, and failed in the middle of loading."""
-    lines = {name: f"unknown device {name!r}: use auto, cpu, cuda or cuda:N" for name in ("meta", "mps", "banana")}
-    lines["cuda:99"] = f"device cuda:99 is not there: {torch.cuda.device_count()} GPUs are available"
-    for name, line in lines.items():
-        assert complaint(lambda name=name: Pair.load(root / "target", device=name)) == line
-    assert parse_device("auto").type in ("cpu", "cuda")
+    given = {"name": "x", "device": "cpu", option: value}
+    assert complaint(lambda: Pair.load(root / "target", **given)) == line
 
 
 def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_one_line_and_leaves_nothing(root: Path, tmp_path: Path):
@@ -364,18 +367,14 @@ def test_the_estimate_is_what_is_then_taken(root: Path, limit: int | None, draft
     assert len(told) == 1 and str(needed) in told[0]
 
 
-def test_what_does_not_fit_is_refused_before_weights_are_looked_for(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_does_not_fit_is_refused_before_weights_are_looked_for(root, tmp_path, monkeypatch):
     monkeypatch.setattr(weighing, "free_bytes", lambda place, spread: 100_000)
     line = complaint(lambda: Pair.load(without(root, tmp_path, _only()), name="big", device="cpu"))
     assert line.startswith("big needs 0.00 GB of memory: target 0.00") and "cpu has 0.00 GB free" in line
     assert line.endswith("try a smaller --dtype, --quantization, --device-map or another --device")
 
 
-def test_where_the_whole_context_does_not_fit_a_shorter_one_is_taken_or_proposed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_the_whole_context_does_not_fit_a_shorter_one_is_taken_or_proposed(root, monkeypatch):
     """Taken if it is enough. Caches for the whole context were counted, and nobody could ask for fewer tokens."""
     load = partial(Pair.load, root / "target", root / "draft", name="big", device="cpu", dtype="float32")
     whole = load()
@@ -392,12 +391,6 @@ def test_where_the_whole_context_does_not_fit_a_shorter_one_is_taken_or_proposed
     small = load(context=room)
     assert small.context == room
     assert f"context of {room}: shorten the prompt" in complaint(lambda: small.prompt(None, "Hi", room))
-
-
-@pytest.mark.parametrize("wanted", [0, -3, checkpoints.CONTEXT + 1])
-def test_a_context_that_the_target_cannot_hold_is_refused(root: Path, wanted: int):
-    line = complaint(lambda: Pair.load(root / "target", name="x", device="cpu", context=wanted))
-    assert line == f"--context is {wanted}: the target can hold 1 to {checkpoints.CONTEXT} tokens"
 
 
 def test_the_command_line_takes_a_context(root: Path, capsys):
@@ -432,11 +425,6 @@ def test_positions_are_turned_in_full_precision_beside_a_half_precise_target(roo
         turned.append(draft.rotary_emb(torch.zeros(1), torch.arange(4096)[None]))
         assert draft.rotations(torch.arange(3)[None])[0].dtype == draft.dtype == getattr(torch, precision)
     assert all(torch.equal(one, other) for one, other in zip(*turned, strict=True))
-
-
-def test_an_unknown_precision_is_refused(root: Path):
-    line = complaint(lambda: Pair.load(root / "target", device="cpu", dtype="float8"))
-    assert line.startswith("unknown dtype 'float8'")
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

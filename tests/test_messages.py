@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints, models
+from support.cases import complaint
 from support.chats import SHORT
 from support.families import KINDS, TEXT_KINDS
-from support.refusals import complaint
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from specllava.chat import Chat

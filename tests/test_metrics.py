@@ -7,23 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from support.shipped_races import shipped_races, shown_traces
+from support.shipped_races import shipped_races
+from support.visual_traces import hand_made, synthetic_race
 
 from benchmarks.calibration import counted
-from specllava.config import DecodingConfig
-from specllava.metrics import (
-    NEAR_TIE_MARGIN,
-    RunTotals,
-    compare,
-    judged_nodes,
-    pass_ratio,
-    saved_tokens,
-    speedup,
-    summarise,
-    unused_draft,
-    wilson,
-)
-from specllava.trace import DecodeTrace, Draw, Prefill, RunInfo, StepSeconds, StepTrace, TargetView, Verification
+from specllava import metrics
+from specllava.trace import DecodeTrace, Draw, Prefill, StepSeconds, StepTrace, TargetView, Verification
 from specllava.tree import DraftTree
 
 
@@ -37,19 +26,10 @@ def step(tree: DraftTree, accepted: tuple[int, ...], following: int, spent: Step
 
 
 def run(first: int, steps: tuple[StepTrace, ...], prefill: float, margin: float = 9.0) -> DecodeTrace:
-    return DecodeTrace(
-        schema_version=1,
-        lane="test",
-        setting=RunInfo("pair", "target", "draft", "cpu", "float32", 1),
-        config=DecodingConfig(),
-        prompt="?",
-        image=None,
-        prefill=Prefill(4, first, margin, prefill / 2, prefill / 4, prefill / 4),
-        steps=steps,
-        finish_reason="length",
-        text="",
-        texts={token: str(token) for token in range(30)},
-    )
+    begun = Prefill(4, first, margin, prefill / 2, prefill / 4, prefill / 4)
+    texts = {token: str(token) for token in range(30)}
+    made = hand_made(DraftTree.chain([first]), (), 0)
+    return replace(made, prefill=begun, steps=steps, texts=texts, finish_reason="length")
 
 
 # root 10 ─┬─ 11 ── 13 ── 14        root 14 ── 15        root 16
@@ -80,7 +60,7 @@ PLAIN = run(
 
 
 def test_totals_are_pooled_over_runs():
-    one, both = summarise([SPECULATIVE]), summarise(iter([SPECULATIVE, SHORT]))
+    one, both = metrics.summarise([SPECULATIVE]), metrics.summarise(iter([SPECULATIVE, SHORT]))
     assert SPECULATIVE.token_ids == (10, 11, 13, 14, 16, 17) and SHORT.token_ids == (10, 11, 13)
     assert (one.runs, one.tokens, one.step_tokens, one.target_passes) == (1, 6, 5, 3)
     assert (one.drafted, one.accepted, one.tau, one.acceptance) == (5, 2, pytest.approx(5 / 3), pytest.approx(2 / 5))
@@ -90,17 +70,13 @@ def test_totals_are_pooled_over_runs():
     assert both.tau == pytest.approx(7 / 4)  # the mean of the means would be (5/3 + 2) / 2
     assert both.acceptance == pytest.approx(4 / 9)  # what the limit let through counts, not the verdict
     assert (both.prefill_seconds, both.seconds_per_token) == (pytest.approx(3.0), pytest.approx(1.0 / 7))
-    plain, nothing = summarise([PLAIN]), summarise([])
+    plain, nothing = metrics.summarise([PLAIN]), metrics.summarise([])
     assert plain.tau == 1.0 and (nothing.runs, nothing.tokens) == (0, 0)
-    missing = (plain.acceptance, nothing.tau, nothing.acceptance, nothing.seconds_per_token, speedup(plain, nothing))
-    assert all(map(math.isnan, (*missing, summarise([run(2, (), prefill=1.0)]).tau)))
-    assert speedup(plain, one) == pytest.approx((2.0 / 5) / (0.8 / 5)) and speedup(plain, plain) == 1.0
-    assert pass_ratio(plain, one) == pytest.approx((0.5 / 3) / 0.3)
-
-
-def test_guesses_after_the_end_of_an_answer_are_not_accepted():
-    """Of three agreed guesses the answer has room for two: as bars, rates and the benchmark's steps count them."""
-    assert summarise([SHORT]).accepted == 2
+    missing = (plain.acceptance, nothing.tau, nothing.acceptance, nothing.seconds_per_token)
+    unended = metrics.summarise([run(2, (), prefill=1.0)])
+    assert all(map(math.isnan, (*missing, unended.tau, metrics.speedup(plain, nothing))))
+    assert metrics.speedup(plain, one) == pytest.approx((2.0 / 5) / (0.8 / 5)) and metrics.speedup(plain, plain) == 1.0
+    assert metrics.pass_ratio(plain, one) == pytest.approx((0.5 / 3) / 0.3)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +93,8 @@ def test_guesses_after_the_end_of_an_answer_are_not_accepted():
     ],
 )
 def test_a_draft_that_is_never_right_is_reported_after_32_passes(drafter, passes, tokens, drafted, reported):
-    totals = RunTotals(1, tokens + 1, passes, drafted, tokens - passes, 1.0, 1.0, first_tokens=1)
-    line = unused_draft("the head", drafter, totals)
+    totals = metrics.RunTotals(1, tokens + 1, passes, drafted, tokens - passes, 1.0, 1.0, first_tokens=1)
+    line = metrics.unused_draft("the head", drafter, totals)
     words = f"the target hardly accepts what the head guesses: {tokens / passes:.2f} tokens per pass in {passes} "
     assert line.startswith(words if reported else "") and bool(line) is reported
     assert not reported or all(word in line for word in ("this target", "template", "precision", "d2t"))
@@ -126,21 +102,22 @@ def test_a_draft_that_is_never_right_is_reported_after_32_passes(drafter, passes
 
 def test_answers_part_with_the_margin_of_the_node_that_chose():
     """Position 3 of the reference was chosen at node 3, the last accepted one."""
-    same = compare(PLAIN, SPECULATIVE)
+    same = metrics.compare(PLAIN, SPECULATIVE)
     assert (same.identical, same.tokens, same.position, same.margin, same.near_tie) == (True, 6, None, None, False)
     for position, margin in ((1, 0.5), (2, 1.5), (3, 3.5), (4, 0.5), (5, 0.5)):
         other = list(SPECULATIVE.token_ids)
         other[position] = 29
         steps = tuple(step(DraftTree.chain([a]), (), b, StepSeconds()) for a, b in pairwise(other))
-        found = compare(SPECULATIVE, run(10, steps, prefill=1.0))
+        found = metrics.compare(SPECULATIVE, run(10, steps, prefill=1.0))
         assert (found.identical, found.tokens, found.position, found.margin) == (False, 6, position, margin)
         assert not found.near_tie
     for one, other in ((SPECULATIVE, SHORT), (SHORT, SPECULATIVE)):  # of another length
-        found = compare(one, other)
+        found = metrics.compare(one, other)
         assert (found.identical, found.tokens, found.position, found.margin) == (False, 3, 3, None)
         assert not found.near_tie
-    for margin, near in ((0.25, False), (0.0, True), (NEAR_TIE_MARGIN, True), (2 * NEAR_TIE_MARGIN, False)):
-        first = compare(run(10, (), 1.0, margin), run(11, (), 1.0))
+    nearest = metrics.NEAR_TIE_MARGIN
+    for margin, near in ((0.25, False), (0.0, True), (nearest, True), (2 * nearest, False)):
+        first = metrics.compare(run(10, (), 1.0, margin), run(11, (), 1.0))
         assert (first.tokens, first.position, first.margin, first.near_tie) == (1, 0, margin, near)
 
 
@@ -151,7 +128,7 @@ def test_answers_that_were_drawn_part_at_a_near_tie_if_the_number_is_at_the_end_
     (one,) = run(10, (step(DraftTree((10,), (-1,), (0.0,), (None,)), (), 11, StepSeconds(0, 0, 0)),), 1.0).steps
     drawn = run(10, (replace(one, draws=(draw,)),), 1.0)
     other = replace(one, verification=Verification((), 7), emitted=(7,))
-    verdict = compare(drawn, replace(drawn, steps=(other,)))
+    verdict = metrics.compare(drawn, replace(drawn, steps=(other,)))
     assert (verdict.position, verdict.near_tie) == (1, near)
     assert verdict.margin == pytest.approx(min(uniform - 0.25, 0.75 - uniform))
     judged = replace(draw, acceptance=0.5, draft_prob=0.5, draft_probs=(0.5, 0.5), starts=())
@@ -161,10 +138,10 @@ def test_answers_that_were_drawn_part_at_a_near_tie_if_the_number_is_at_the_end_
 def test_a_token_is_saved_where_another_child_than_the_favourite_was_accepted():
     """12 has the lower probability of the root's two children."""
     other = step(BRANCHING, (2,), 16, StepSeconds())
-    assert [(each.node, each.position, each.outcome) for each in judged_nodes(other)] == [(0, 0, "saved")]
-    assert [each.outcome for each in judged_nodes(SPECULATIVE.steps[0])] == ["favourite", "favourite", "missed"]
-    assert [each.position for each in judged_nodes(SHORT.steps[0])] == [0, 1]
-    assert [saved_tokens(step) for step in (other, *SPECULATIVE.steps)] == [1] + [0] * len(SPECULATIVE.steps)
+    assert [(each.node, each.position, each.outcome) for each in metrics.judged_nodes(other)] == [(0, 0, "saved")]
+    assert [each.outcome for each in metrics.judged_nodes(SPECULATIVE.steps[0])] == ["favourite", "favourite", "missed"]
+    assert [each.position for each in metrics.judged_nodes(SHORT.steps[0])] == [0, 1]
+    assert [metrics.saved_tokens(step) for step in (other, *SPECULATIVE.steps)] == [1] + [0] * len(SPECULATIVE.steps)
 
 
 def test_reliability_holds_the_drafts_promise_against_the_verdict():
@@ -176,10 +153,11 @@ def test_reliability_holds_the_drafts_promise_against_the_verdict():
 
 def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
     """Of shipped races and of synthetic ones; a run opens on a step that another branch saved."""
-    for trace in shown_traces(20):
+    shipped = [race.speculative for race in shipped_races() if race.speculative is not None]
+    for trace in (*shipped, *(synthetic_race(seed)["speculative"] for seed in range(20))):
         for one in trace.steps:
             accepted, children = one.verification.accepted, one.tree.children()
-            judged = {each.position: each for each in judged_nodes(one)}
+            judged = {each.position: each for each in metrics.judged_nodes(one)}
             for position, node in enumerate(one.verification.path[: len(one.emitted)]):
                 if not children[node]:
                     assert position not in judged
@@ -193,12 +171,12 @@ def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
 
 def test_another_branch_saved_tokens_of_every_long_example() -> None:
     long = [race.lead for race in shipped_races() if len(race.lead.steps) > 3]
-    assert len(long) > 2 and all(any(map(saved_tokens, trace.steps)) for trace in long)
+    assert len(long) > 2 and all(any(map(metrics.saved_tokens, trace.steps)) for trace in long)
 
 
 @pytest.mark.parametrize("right", [0, 7, 30])
 def test_the_interval_of_a_rate_holds_exactly_the_rates_that_the_score_test_keeps(right):
-    low, high = wilson(right, 30)
+    low, high = metrics.wilson(right, 30)
     for bound in (low, high):
         if 0 < bound < 1:
             assert (right / 30 - bound) ** 2 == pytest.approx(1.96**2 * bound * (1 - bound) / 30)

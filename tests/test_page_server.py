@@ -24,20 +24,9 @@ from specllava.config import DecodingConfig, Limits
 from specllava.pair import Pair
 from specllava.trace import NO_DRAFT
 from visual.figures import Doubts
-from visual.page import run
+from visual.page import measure, run
 from visual.page import state as page_state
 from visual.page.api import checked_path
-from visual.page.measure import (
-    ON_QUESTION,
-    Row,
-    chosen_variants,
-    compared,
-    comparison_words,
-    doubt_views,
-    questions,
-    run_views,
-)  # fmt: skip
-from visual.page.measure import _run as compare_runs
 from visual.page.page import LOST, NONE_YET, Handlers
 from visual.page.run import Asked, Bounded, draw_race, granted, lanes_config, lent_race, run_frames
 from visual.page.serve import health
@@ -195,9 +184,7 @@ def test_recorded_races_open_by_name_and_turn_and_end_the_run_before(page: PageS
     assert set(page.races) >= {race.name for lesson in page.lessons for race in lesson.races}
 
 
-def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(
-    page: PageState, warned: list[str], tmp_path: Path
-) -> None:
+def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(page, warned, tmp_path) -> None:
     handlers = Handlers(page)
     good, bad = tmp_path / "photo.png", tmp_path / "bad.png"
     Image.new("RGB", (64, 48), "red").save(good)
@@ -254,9 +241,9 @@ def test_controls_make_the_configuration_and_bounds_are_named() -> None:
 
 
 def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
-    prompts = questions("2 scenes", None, "", page)
-    variants = chosen_variants(page, "Rules", "depth", None, replace(SHORT, rule="chain"), None)
-    rows = [found for found in compared(variants, prompts) if found is not None][-1]
+    prompts = measure.questions("2 scenes", None, "", page)
+    variants = measure.chosen_variants(page, "Rules", "depth", None, replace(SHORT, rule="chain"), None)
+    rows = [found for found in measure.compared(variants, prompts) if found is not None][-1]
     assert {row.name for row in rows} >= {"entropy", "chain", "topk", "fixed", "sequoia"}
     for row in rows:
         assert len(row.runs) == len(row.alone) == 2
@@ -265,38 +252,38 @@ def test_compare_decodes_every_rule_on_every_scene(page: PageState) -> None:
         tokens = sum(len(run.token_ids) - 1 for run in row.runs)
         assert row.cells()[1] == f"{tokens / passes:.1f}" and row.cells()[-1] == "2 of 2"
     fastest = max(rows, key=lambda row: row.speed()[0])
-    words = comparison_words(rows, 3)
+    words = measure.comparison_words(rows, 3)
     assert f"by the clock {fastest.name} is ahead, {fastest.speed()[0]:.2f} times as fast" in words
     assert words.endswith(f"The tokens were the same in {2 * len(rows)} of {2 * len(rows)} runs, on 2 of 3 scenes.")
     with pytest.raises(ValueError, match="the last run had these very settings"):
-        chosen_variants(page, "Against the last run", "depth", None, SHORT, SHORT)
+        measure.chosen_variants(page, "Against the last run", "depth", None, SHORT, SHORT)
 
 
 def test_a_comparison_that_fails_says_so_in_one_line(page: PageState, warned: list[str]) -> None:
     def broken() -> Pair:
         raise MemoryError
 
-    page, given = replace(page, backend=broken), ("Rules", "depth", ON_QUESTION, *default_settings())
-    assert list(compare_runs(page, "me", page.runs.ask("me"), None, "What?", None, *given)) == []
+    page, given = replace(page, backend=broken), ("Rules", "depth", measure.ON_QUESTION, *default_settings())
+    assert list(measure._run(page, "me", page.runs.ask("me"), None, "What?", None, *given)) == []
     assert warned == [run.OUT_OF_MEMORY] and "me" not in page.runs._latest
 
 
 def test_measure_shows_the_run_on_the_stage(page: PageState, monkeypatch: pytest.MonkeyPatch) -> None:
     race = page.races["1-describe"]
-    views = run_views(race_frames(race))
-    words, _ = doubt_views("entropy", {"chain": Doubts(())}, views.doubts)
+    views = measure.run_views(race_frames(race))
+    words, _ = measure.doubt_views("entropy", {"chain": Doubts(())}, views.doubts)
     drafted = sum(step.tree.drafted for step in race.lead.steps)
     assert f"{drafted} guesses" in views.reach_words and words.startswith("Sure (up to 0.3 nats)")
     nodes = sum(len(step.tree) + (not step.bonus_unused) + len(step.pruned) for step in race.lead.steps)
     assert "Describe" in views.about and len(views.nodes) == nodes
     for at, turn in enumerate(page.races["4-dialogue"].turns):
-        assert run_views(race_frames(page.races["4-dialogue"], turn=at)).about.endswith(turn.prompt)
+        assert measure.run_views(race_frames(page.races["4-dialogue"], turn=at)).about.endswith(turn.prompt)
     with monkeypatch.context() as small:
         small.setattr("visual.player.recorded.MAX_TREE", 2)
-        assert "It has no charts" in run_views(race_frames(race)).about
+        assert "It has no charts" in measure.run_views(race_frames(race)).about
     alone = race_frames(Recorded("r", None, race.target_only, None))
-    assert run_views([]).reach_words == run_views(alone).reach_words == ""
-    assert Row("x", [race.lead], [race.target_only]).cells()[0] == "x"
+    assert measure.run_views([]).reach_words == measure.run_views(alone).reach_words == ""
+    assert measure.Row("x", [race.lead], [race.target_only]).cells()[0] == "x"
 
 
 # --- health and ZeroGPU ---------------------------------------------------------------------------------------------
@@ -335,19 +322,16 @@ def client(server: str) -> Client:
     return Client(server, verbose=False)
 
 
-def test_compare_needs_no_picture(client: Client, pair: Pair) -> None:
-    found = client.predict(None, QUESTION, {"max_new_tokens": 8}, api_name="/compare")
-    alone = pair.generate(None, QUESTION, DecodingConfig(drafter="none", max_new_tokens=8))
+@pytest.mark.parametrize("picture", [None, PICTURE])
+def test_compare_gives_both_answers_and_the_race_file(client: Client, pair: Pair, picture: Path | None) -> None:
+    options = {"rule": "chain", "max_new_tokens": 8}
+    found = client.predict(picture and handle_file(picture), QUESTION, options, api_name="/compare")
+    alone = pair.generate(picture, QUESTION, DecodingConfig(drafter="none", max_new_tokens=8))
+    assert found["equal"] is True and found["target_only"]["passes"] == len(alone.steps)
     for lane in ("target_only", "speculative"):
         assert (found[lane]["answer"], found[lane]["ended"]) == (alone.text, alone.finish_reason)
-
-
-def test_compare_gives_both_answers_and_the_race_file(client: Client, pair: Pair) -> None:
-    found = client.predict(handle_file(PICTURE), QUESTION, {"rule": "chain"}, api_name="/compare")
-    alone = pair.generate(PICTURE, QUESTION, DecodingConfig(drafter="none"))
-    assert found["target_only"]["answer"] == found["speculative"]["answer"] == alone.text and found["equal"] is True
-    assert found["target_only"]["passes"] == len(alone.steps) and found["speculative"]["passes"] < len(alone.steps)
-    assert found["speculative"]["tokens"] == len(alone.token_ids)
+        assert found[lane]["tokens"] == len(alone.token_ids)
+    assert found["speculative"]["passes"] < len(alone.steps)
     race = recorded_race("found", json.dumps(found["trace"]).encode())
     assert race.lead.config.rule == "chain" and race.lead.text == alone.text
 

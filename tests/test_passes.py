@@ -7,8 +7,7 @@ import gc
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import cycle, islice
@@ -18,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 from support import models
-from support.amount import ALL, sample
-from support.fake_cuda import REFUSAL, FakeCuda, host_reads
+from support.cases import ALL, sample
+from support.chats import columns_of
+from support.fake_cuda import REFUSAL, FakeCuda, captured, host_reads
 from support.marked_device import mark_model, marked_device
 from support.random_passes import SLOTS, llama, run_passes
 from torch import Tensor, nn
@@ -40,29 +40,16 @@ from specllava.spec_decode import tree_drafter
 from specllava.spec_decode.loop import Lane, run_lanes
 from specllava.trace import Prefill, StepTrace
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
 FEW = tuple(FORMATS) if ALL else ("eagle", "eagle3", "vispec")
 DRAWN = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "temperature": 1.0}
 
 
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
 @cache
 def random_pairs(dtype: torch.dtype = torch.float64) -> Runner:
     return Runner(dtype)
-
-
-def captured(pair: Pair, exact: bool = False) -> Pair:
-    """The same models over captured passes, where :class:`FakeCuda` is there."""
-    pair, graphs = replace(pair, exact=exact), CudaGraphs(CPU, capture=True)
-    pool = EnginePool(pair.target, graphs, exact)
-    vars(pair)["engines"] = EnginePools(pool, None, graphs).with_draft(pair.draft)
-    return pair
 
 
 def pair_named(name: str, seed: int = 0) -> Pair:
@@ -86,9 +73,7 @@ def eagle_prompt(name: str) -> Any:
     ("name", "dtype", "near"),
     [("", torch.float64, 1e-12), ("", torch.float32, 2e-5), *((name, torch.float64, 1e-12) for name in FEW)],
 )
-def test_padded_and_captured_passes_compute_what_eager_ones_do(
-    name: str, dtype: torch.dtype, near: float, monkeypatch: pytest.MonkeyPatch
-):
+def test_padded_and_captured_passes_compute_what_eager_ones_do(name: str, dtype: torch.dtype, near: float, monkeypatch):
     """Captured ones bit for bit, with their scratch slots; whatever lies in unused slots changes nothing."""
     cuda = FakeCuda(monkeypatch)
     for seed in range(1 if name else 3):
@@ -124,17 +109,6 @@ def test_passes_of_any_width_run_and_the_capacity_is_the_limit():
 # -------------------------------------------------------------------------------------------------- whole answers
 
 
-@contextmanager
-def tokens_read(draft: Any) -> Iterator[list[int]]:
-    """Tokens of every pass through a draft's first layer, as the layer itself is given them."""
-    read: list[int] = []
-    layers = draft.layers if isinstance(draft, FeatureDraft) else draft.get_decoder().layers
-    count = lambda _, args, kwargs: read.append([*args, *kwargs.values()][0].shape[1])  # noqa: E731
-    hook = layers[0].register_forward_pre_hook(count, with_kwargs=True)
-    yield read
-    hook.remove()
-
-
 @pytest.mark.parametrize(("name", "rule"), zip(("draft VLM", *FEW), cycle(("chain", "topk"))))
 def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkeypatch: pytest.MonkeyPatch):
     """Drawn ones too. A drafter notes what each of its passes read, as its own layer counts it."""
@@ -144,7 +118,7 @@ def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkey
     others = [replace(pair, passes="padded"), captured(pair)]
     for config in (replace(SHORT, rule=rule), replace(SHORT, **DRAWN, seed=1)):
         wanted, counted = [], []
-        with tokens_read(pair.draft) as read:
+        with columns_of(pair.draft) as read:
             request = pair.request(Lane.of(config, prompt))
             for event in run_lanes([request]):
                 if isinstance(event.item, StepTrace):
@@ -160,9 +134,7 @@ def test_trees_and_tokens_are_those_of_eager_passes(name: str, rule: str, monkey
 
 
 @pytest.mark.parametrize(("rule", "drafter"), [*zip(RULES, cycle(("model", "eagle3", "vispec"))), ("topk", "none")])
-def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(
-    rule: str, drafter: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_step_waits_once_for_each_level_and_once_for_the_verdict(rule: str, drafter: str, monkeypatch):
     pair = replace(pair_named(drafter), passes="padded")
     own = "none" if drafter == "none" else "model"
     config = replace(SHORT, rule=rule, drafter=own, nodes=12, max_new_tokens=models.LONGEST)
@@ -435,9 +407,7 @@ def test_all_that_races_run_is_captured_at_load(monkeypatch: pytest.MonkeyPatch)
     ("fault", "exact"),
     [("one capture", False), ("replays", False), ("replays", True), ("captures", True), ("later captures", False)],
 )
-def test_a_gpu_that_captures_or_replays_wrongly_decodes_as_ever(
-    fault: str, exact: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_gpu_that_captures_or_replays_wrongly_decodes_as_ever(fault: str, exact: bool, monkeypatch, caplog):
     cuda = FakeCuda(monkeypatch, replaying=fault != "replays")
     cuda.failing = {"captures": 99, "one capture": 1}.get(fault, 0)
     pair = captured(models.pair("mixed"), exact)

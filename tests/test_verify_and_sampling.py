@@ -13,40 +13,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import models
-from support.amount import sample
-from support.chances import (
-    EXACT,
-    Shape,
-    World,
-    ahead,
-    chosen,
-    coupled,
-    drawn,
-    make_tree,
-    outcomes,
-    prefix_of,
-    rows,
-    tally,
-)
+from support import chances, models
+from support.cases import sample
+from support.chances import EXACT, Shape, World, chosen, drawn, make_tree, tally
 from transformers.generation import LogitsProcessorList
 
 from specllava.config import DecodingConfig
 from specllava.pair import Pair
+from specllava.spec_decode import rejection_sampler
 from specllava.spec_decode.logits_processing import warpers
 from specllava.spec_decode.loop import clip
-from specllava.spec_decode.rejection_sampler import (
-    LIKELY,
-    RejectionSampler,
-    SeededRandom,
-    check_finite,
-    draw_children,
-    target_view,
-    verify_coupled,
-    verify_drawn,
-    verify_greedy,
-    warp,
-)
+from specllava.spec_decode.rejection_sampler import RejectionSampler, SeededRandom, verify_drawn, verify_greedy, warp
 from specllava.trace import DecodeTrace, StepTrace, Verification
 from specllava.tree import DraftTree
 
@@ -75,23 +52,6 @@ def test_the_longest_agreed_branch_is_accepted(judged: tuple[DraftTree, list[int
     assert verdict.bonus_token == choices[verdict.path[-1]]
 
 
-@pytest.mark.parametrize("spine", range(13))
-def test_a_deep_branch_is_accepted_as_far_as_the_target_agrees(spine: int):
-    """A spine of guesses with refused ones beside each; the target agrees with its first few."""
-    for agreement in range(spine + 1):
-        for siblings in range(3):
-            tokens, parents, wanted, node = list[int](), list[int](), {}, 0
-            for depth in range(spine):
-                family = [1 + (depth + rank) % (VOCABULARY - 1) for rank in range(siblings + 1)]
-                wanted[node] = family[siblings] if depth < agreement else 0
-                tokens += family
-                parents += [node] * len(family)
-                node = len(tokens)
-            verdict = verify_greedy(make_tree(tokens, parents), [wanted.get(n, 0) for n in range(len(tokens) + 1)])
-            assert verdict.accepted == tuple((siblings + 1) * depth for depth in range(1, agreement + 1))
-            assert verdict.bonus_token == 0
-
-
 def test_clip_stops_after_the_first_end_or_when_the_room_is_full():
     for room, ends in product(range(1, 8), [(), (0,), (1,), (2,), (3,), (4,), (0, 4), (2, 3)]):
         tokens = [90 + at if at in ends else at for at in range(5)]
@@ -118,14 +78,14 @@ def test_a_greedy_sampler_takes_the_likeliest_tokens_whoever_computes_them(dtype
         logits[3, 7] = bad
         for numbers in (None, sampler.reduction(logits).tolist()):
             with pytest.raises(ValueError, match="the draft's logits are not numbers"):
-                check_finite(logits, "draft", numbers)
+                rejection_sampler.check_finite(logits, "draft", numbers)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_view_is_what_softmax_says(seed: int):
     tree = models.random_tree(seed) if seed else DraftTree.chain([3])
     logits = np.random.default_rng(seed).normal(scale=3, size=(len(tree), 280))
-    view = target_view(tree, torch.from_numpy(logits), torch.from_numpy(logits).softmax(-1))
+    view = rejection_sampler.target_view(tree, torch.from_numpy(logits), torch.from_numpy(logits).softmax(-1))
     for node, row in enumerate(logits):
         assert view.choices[node] == row.argmax()
         assert view.choice_probs[node] == pytest.approx(np.exp(row.max()) / np.exp(row).sum(), abs=1e-6)
@@ -138,7 +98,7 @@ def test_the_view_is_what_softmax_says(seed: int):
     assert (view.token_probs[0], view.token_ranks[0]) == (1.0, 0)
     # Half precision ties often; the page must not name another token than the one that was emitted.
     ties = torch.randint(0, 3, (len(tree), 280), generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
-    tied = target_view(tree, ties, ties.double().softmax(-1))
+    tied = rejection_sampler.target_view(tree, ties, ties.double().softmax(-1))
     assert tied.choices == tuple(ties.argmax(-1).tolist()) and set(tied.margins) == {0.0}
 
 
@@ -188,21 +148,22 @@ def test_drawn_children_are_lossless(world: World, shape: Shape):
 @CASES
 def test_chosen_children_are_lossless_and_no_rule_accepts_more(world: World, shape: Shape):
     """A node cannot be accepted more often than the target itself would say it."""
-    (tree, _), *_ = outcomes(chosen(world, shape))
-    result = tally(world, chosen(world, shape), coupled)
+    (tree, _), *_ = chances.outcomes(chosen(world, shape))
+    result = tally(world, chosen(world, shape), chances.coupled)
     assert result.off(world) < EXACT
-    said = (ahead(world, (), len(prefix))[prefix] for prefix in (prefix_of(tree, n) for n in range(1, len(tree))))
-    assert result.accepted == pytest.approx(float(sum(said)), abs=EXACT)
+    prefixes = [chances.prefix_of(tree, node) for node in range(1, len(tree))]
+    said = sum(chances.ahead(world, (), len(prefix))[prefix] for prefix in prefixes)
+    assert result.accepted == pytest.approx(float(said), abs=EXACT)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_sampler_verifies_warped_logits_by_how_the_children_came(seed: int):
     tree, heat = drawn(RANDOM, SHAPES["both go on"])(SeededRandom(seed)), warpers(0.7, top_k=2)
     logits = torch.randn(len(tree), 3, generator=torch.Generator().manual_seed(seed))
-    probs, draft_probs = warp(logits, heat), rows(tree, RANDOM.draft)
+    probs, draft_probs = warp(logits, heat), chances.rows(tree, RANDOM.draft)
     as_chosen, as_drawn, first = (RejectionSampler(0.7, SeededRandom(seed), heat) for _ in range(3))
     verdict, used = as_chosen.verify(tree, logits)
-    assert verdict == verify_coupled(tree, probs, SeededRandom(seed)) and torch.equal(used, probs)
+    assert verdict == rejection_sampler.verify_coupled(tree, probs, SeededRandom(seed)) and torch.equal(used, probs)
     verdict, used = as_drawn.verify(tree, logits, draft_probs)
     assert verdict == verify_drawn(tree, probs, draft_probs, SeededRandom(seed)) and torch.equal(used, probs)
     assert first.first_token(logits[0]) == SeededRandom(seed).draw(probs[0])
@@ -218,26 +179,21 @@ def test_no_guess_is_accepted_where_every_token_is_forbidden(token: int):
         sampler.verify(DraftTree.chain([0, token]), logits)
 
 
-class Refusing(SeededRandom):
-    """Refuses even what is certain, as rounding may refuse what should be."""
-
-    def accept(self, probability: float) -> bool:
-        return False
-
-
 @pytest.mark.parametrize("seed", range(5))
-def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int):
+def test_a_refusal_by_rounding_still_ends_in_a_possible_token(seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Even what is certain is refused here."""
     probs = warp(torch.randn(4, 5, generator=torch.Generator().manual_seed(seed)), warpers(1.0, top_k=3))
-    chance = Refusing(seed)
-    first = draw_children(probs[0], 2, chance)
-    verdict = verify_drawn(make_tree([*first, *draw_children(probs[1], 1, chance)], [0, 0, 1]), probs, probs, chance)
+    chance = SeededRandom(seed)
+    monkeypatch.setattr(chance, "accept", lambda probability: False)
+    first, second = (rejection_sampler.draw_children(probs[node], 2 - node, chance) for node in (0, 1))
+    verdict = verify_drawn(make_tree([*first, *second], [0, 0, 1]), probs, probs, chance)
     assert verdict.accepted == ()
     assert probs[0, verdict.bonus_token] > 0
 
 
 def test_what_the_verifiers_refuse():
     probs, tree = torch.full((3, 4), 0.25, dtype=torch.float64), make_tree([2, 2], [0, 0])
-    for run in (verify_drawn, coupled):
+    for run in (verify_drawn, chances.coupled):
         with pytest.raises(ValueError, match="nodes 1 and 2 are siblings with the same token 2"):
             run(tree, probs, probs, SeededRandom(0))
         with pytest.raises(ValueError, match=r"3 nodes need one row of probabilities each, not shape \[2, 4\]"):
@@ -325,7 +281,8 @@ def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int)
             rank = draw.tokens.index(draw.token)
             assert sum(draw.target_probs) <= 1 + 1e-6 and sum(draw.draft_probs) <= 1 + 1e-6
             assert draw.target_probs[rank] == pytest.approx(draw.target_prob, abs=1e-6)
-            assert list(draw.tokens) == sorted(set(draw.tokens)) and len(draw.tokens) <= 2 * LIKELY + 1
+            assert list(draw.tokens) == sorted(set(draw.tokens))
+            assert len(draw.tokens) <= 2 * rejection_sampler.LIKELY + 1
             if draw.acceptance is None:
                 below = [start <= draw.uniform for start in draw.starts]
                 assert sum(below) - 1 == rank and below == sorted(below, reverse=True)

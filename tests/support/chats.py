@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -15,8 +14,8 @@ import torch
 from specllava.chat import Chat
 from specllava.config import DecodingConfig
 from specllava.models.drafts.draft_vlm import DraftLlava
+from specllava.models.drafts.eagle import FeatureDraft
 from specllava.pair import Pair
-from specllava.prompt import Prompt
 from specllava.trace import DecodeTrace
 from support import models
 
@@ -44,10 +43,11 @@ def talker() -> Pair:
 
 @contextmanager
 def columns_of(model: torch.nn.Module) -> Iterator[list[int]]:
-    """Columns of each pass of a model's decoder."""
+    """Columns of each pass of a model, as its first layer is given them."""
     passes: list[int] = []
-    layer = model.model.language_model.layers[0]
-    hook = layer.register_forward_pre_hook(lambda module, inputs: passes.append(inputs[0].shape[1]))
+    layers = model.layers if isinstance(model, FeatureDraft) else model.get_decoder().layers
+    count = lambda _, args, kwargs: passes.append([*args, *kwargs.values()][0].shape[1])  # noqa: E731
+    hook = layers[0].register_forward_pre_hook(count, with_kwargs=True)
     try:
         yield passes
     finally:
@@ -91,11 +91,6 @@ def check_last(chat: Chat) -> None:
     assert (last.trace.turn, last.trace.prefill.prompt_tokens) == (len(before), fresh.prefill.prompt_tokens)
     assert (fresh.turn, fresh.prefill.reused_tokens) == (len(before), 0)
     assert (last.trace.image, last.trace.prompt) == (fresh.image, fresh.prompt)
-
-
-def prompt_of(pair: Pair, shown: Shown, text: str = "What?") -> Prompt:
-    parts: list[dict[str, Any]] = [{"type": "image", "image": models.picture(seed)} for seed in shown]
-    return pair.prompt(None, [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}])
 
 
 def common(held: list[int], wanted: list[int]) -> int:

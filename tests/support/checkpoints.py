@@ -7,6 +7,7 @@ of a stand-alone LLaVA draft. Only the sizes are small. Weights are float16, in 
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -186,20 +187,19 @@ def write_llama(
     return directory
 
 
+def store(cache: Path, name: str, source: Path) -> None:
+    """Put a model into a hub's cache, as if it had been downloaded; ``name@branch`` for another branch."""
+    repository, _, branch = name.partition("@")
+    place = cache / f"models--{repository.replace('/', '--')}"
+    shutil.copytree(source, place / "snapshots" / "abc123", dirs_exist_ok=True)
+    reference = place / "refs" / (branch or "main")
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    reference.write_text("abc123")
+
+
 def weights_of(directory: Path) -> dict[str, Tensor]:
     files = sorted(directory.glob("*.safetensors"))
     return {name: weight for file in files for name, weight in load_file(file).items()}
-
-
-def tower_of(directory: Path) -> dict[str, Tensor]:
-    return {name: weight for name, weight in weights_of(directory).items() if "vision_tower" in name}
-
-
-def speaker_of(directory: Path) -> dict[str, Tensor]:
-    """The language model of a LLaVA as a plain Llama's weights: without the rows of its two tokens and of padding."""
-    prefix = "language_model."
-    found = {name.removeprefix(prefix): one for name, one in weights_of(directory).items() if name.startswith(prefix)}
-    return {name: one[:WORDS] if one.shape[0] == PADDED else one for name, one in found.items()}
 
 
 def noisy(weights: dict[str, Tensor], amount: float) -> dict[str, Tensor]:

@@ -8,22 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from recipes.toy.corpus import conversation
 from recipes.toy.datasets import conversations
-from specllava.distill.config import Objective
-from specllava.distill.losses import answer_positions, chunked_loss
 from specllava.models.drafts.draft_vlm import save
 from support import models
 
 TEXT_ONLY = 3  # every third row shows no picture
-def distillation_loss(draft: Tensor, target: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Loss and KL of logits ``[batch, length, vocab]``, in one chunk."""
-    ours, tokens = answer_positions(draft, labels)
-    theirs, _ = answer_positions(target, labels)
-    heads = torch.nn.Identity()
-    return chunked_loss(ours, heads, theirs, heads, tokens, Objective(weight, chunk=max(1, len(tokens))))
 
 
 def write_pair(root: Path) -> None:
@@ -73,5 +64,3 @@ def arguments(root: Path, output: Path, **options: Any) -> list[str]:
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-

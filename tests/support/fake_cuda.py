@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from specllava.engine.cuda_graphs import CudaGraphs
+from specllava.engine.pool import EnginePool, EnginePools
+from specllava.pair import Pair
 
 # What waits for the device, or copies from memory of the host that is not pinned, by its name among torch's operations.
 HOST_OPERATIONS = {
@@ -137,3 +142,11 @@ class FakeCuda:
 
 def _refuse(what: str) -> None:
     raise HostReadError(f"a pass asks the host by {what}")
+
+
+def captured(pair: Pair, exact: bool = False) -> Pair:
+    """The same models over captured passes, where :class:`FakeCuda` is there."""
+    pair, graphs = replace(pair, exact=exact), CudaGraphs(torch.device("cpu"), capture=True)
+    pool = EnginePool(pair.target, graphs, exact)
+    vars(pair)["engines"] = EnginePools(pool, None, graphs).with_draft(pair.draft)
+    return pair

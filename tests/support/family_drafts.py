@@ -14,8 +14,8 @@ from specllava.models.drafts.eagle import fresh_feature_draft
 from specllava.pair import Pair
 from support import checkpoints, families
 
-AnyFamily = families.FamilyName | checkpoints.FamilyName
-Kind = Literal["vlm", "blind", "eagle", "eagle3"]
+AnyFamily = families.FamilyName | families.TextName | checkpoints.FamilyName
+Kind = Literal["vlm", "blind", "own", "eagle", "eagle3"]
 ANSWERS = ("A red bus stands on the left side of the road.", "There are two cats and a dog.", "It is on the table.")
 
 
@@ -40,18 +40,31 @@ def write_data(root: Path, rows: int) -> None:
     (root / "data.json").write_text(json.dumps([row(number) for number in range(rows)]))
 
 
-def write_target(directory: Path, family: AnyFamily) -> Path:
-    if family in checkpoints.FAMILIES:
-        return checkpoints.write_llava(directory, family, layers=2)
-    return families.write_checkpoint(directory, family, layout=families.Layout(layers=2))
+def write_model(
+    directory: Path, family: AnyFamily, seed: int = 0, layout: families.Layout | None = None, near: Path | None = None
+) -> Path:
+    """A random model of any family, or one that resembles ``near``."""
+    if family in families.TEXTS:
+        return families.write_text_model(directory, family, seed, layout, near)
+    if family in families.FAMILIES:
+        return families.write_checkpoint(directory, family, seed, layout, near)
+    if near is not None:
+        return checkpoints.write_llava(directory, family, parts=checkpoints.noisy(checkpoints.weights_of(near), 0.03))
+    sizes = {} if layout is None else {"layers": layout.layers, "hidden": layout.hidden, "vision": layout.vision}
+    return checkpoints.write_llava(directory, family, seed, **sizes)
 
 
 def write_draft(directory: Path, family: AnyFamily, kind: Kind, target: Path) -> Path:
-    """A draft that has learnt nothing."""
+    """A draft that has learnt nothing, or one of its ``own`` tower that resembles its target."""
     if kind in ("eagle", "eagle3"):
         model = Pair.load(target, device="cpu", dtype="float32").target
         save(fresh_feature_draft(model, kind, input_norm=False), None, directory, torch.float32)
         return directory
+    if kind == "own" and family in checkpoints.FAMILIES:
+        near = checkpoints.noisy(checkpoints.weights_of(target), 0.01)
+        return checkpoints.write_llava(directory, family, 1, parts=near)
+    if kind == "own":
+        return families.write_checkpoint(directory, family, 1, None, target, noise=0.005)
     speaker = directory.with_name(f"{directory.name} speaker")
     if family in checkpoints.FAMILIES:
         checkpoints.write_llama(speaker)

@@ -158,15 +158,12 @@ def write_draft(directory: Path, layout: Layout, seed: int = 0, agrees_with: Pat
     weights = random_weights(layout, seed)
     if agrees_with is not None:
         weights |= _agreeing(layout, weights, checkpoints.weights_of(agrees_with))
-    save_weights(directory, published(layout, weights), layout.file)
-    return directory
-
-
-def save_weights(directory: Path, weights: dict[str, Tensor], file: str) -> None:
-    if file == "bin":
-        torch.save(weights, directory / "pytorch_model.bin")
+    named = published(layout, weights)
+    if layout.file == "bin":
+        torch.save(named, directory / "pytorch_model.bin")
     else:
-        save_file({name: one.contiguous() for name, one in weights.items()}, directory / "model.safetensors")
+        save_file({name: one.contiguous() for name, one in named.items()}, directory / "model.safetensors")
+    return directory
 
 
 def read_weights(directory: Path, layout: Layout) -> dict[str, Tensor]:

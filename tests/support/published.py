@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+import transformers
 
 from specllava.models.drafts.eagle import FeatureDraft, FeatureDraftConfig
 from specllava.models.options import DraftFormat
 
-Build = tuple[type[PreTrainedModel], PretrainedConfig]
+Build = tuple[type[transformers.PreTrainedModel], transformers.PretrainedConfig]
 Shape = tuple[int, int, int, int, int]  # hidden size, intermediate size, layers, heads, KV heads
 SIZES = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
 CLIP = {
@@ -36,8 +30,9 @@ def built(family: str, shape: Shape, rows: int, vision: dict[str, Any], tied: bo
     """The class and configuration of a vision-language model; ``rows`` are those of its embeddings."""
     fields = dict(zip(SIZES, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | text
     scale = {"scale_factor": vision.pop("scale_factor")} if "scale_factor" in vision else {}
-    config = CONFIG_MAPPING[family](text_config=fields, vision_config=vision, tie_word_embeddings=tied, **scale)
-    return MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], config
+    parts = {"text_config": fields, "vision_config": vision, "tie_word_embeddings": tied}
+    config = transformers.CONFIG_MAPPING[family](**parts, **scale)
+    return transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], config
 
 
 def smol(shape: Shape, vision: dict[str, Any], scale: int) -> Build:
@@ -46,8 +41,8 @@ def smol(shape: Shape, vision: dict[str, Any], scale: int) -> Build:
 
 def words(kind: str, shape: Shape, rows: int, tied: bool = False, **fields: Any) -> Build:
     sizes = dict(zip(SIZES, shape, strict=True)) | {"vocab_size": rows, "tie_word_embeddings": tied} | fields
-    config = CONFIG_MAPPING[kind](**sizes)
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
+    config = transformers.CONFIG_MAPPING[kind](**sizes)
+    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
 
 
 SEVEN = (4096, 11008, 32, 32, 32)

@@ -1,12 +1,13 @@
-"""The races that ship with the page, read once."""
+"""The races that ship with the page, read once, and what the player is sent of a race."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from specllava.trace import DecodeTrace
-from support.visual_traces import synthetic_race
+from visual.player.frames import race_frames
 from visual.player.recorded import Recorded, read_recorded
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -23,11 +24,10 @@ def shipped_races() -> tuple[Recorded, ...]:
     )  # fmt: skip
 
 
-def shipped_traces() -> tuple[DecodeTrace, ...]:
-    """The speculative lane of each of them."""
-    return tuple(race.speculative for race in shipped_races() if race.speculative is not None)
+def frames_of(race: Recorded, toured: bool = False) -> list[dict[str, Any]]:
+    """The frames that the player is sent, read."""
+    return [json.loads(frame) for frame in race_frames(race, toured=toured)]
 
 
-def shown_traces(seeds: int = 6) -> list[DecodeTrace]:
-    """The shipped speculative lanes and synthetic ones."""
-    return [*shipped_traces(), *(synthetic_race(seed)["speculative"] for seed in range(seeds))]
+def end_of(frames: list[dict[str, Any]]) -> dict[str, Any]:
+    return next(frame for frame in frames if frame["kind"] == "end")

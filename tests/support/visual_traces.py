@@ -159,11 +159,6 @@ def hand_made(tree: DraftTree, accepted: tuple[int, ...], next_token: int) -> De
     )
 
 
-def first_steps(trace: DecodeTrace, count: int) -> DecodeTrace:
-    """The run as it stood after ``count`` steps."""
-    return replace(trace, steps=trace.steps[:count], finish_reason="stopped")
-
-
 def retexted(trace: DecodeTrace, texts: dict[int, str]) -> DecodeTrace:
     """The same run with other words for some token ids: hostile ones, for instance."""
     return replace(trace, texts={**trace.texts, **texts})
