@@ -109,9 +109,6 @@ def test_only_a_trusted_proxy_says_under_which_address_the_page_is_shown() -> No
     assert proxied.get("/", headers=forged).text == "0 x-forwarded-host,x-forwarded-proto,x-gradio-server"
 
 
-# --- headers --------------------------------------------------------------------------------------------------------
-
-
 def around(page: str) -> TestClient:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         response = HTMLResponse(page) if scope["path"] == "/" else PlainTextResponse("x")

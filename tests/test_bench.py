@@ -117,9 +117,6 @@ def test_speed_is_told_over_the_fastest_lane_of_the_target_alone():
     assert speeds == pytest.approx({REFERENCE: 2 / 3, TRANSFORMERS: 1.0, "transformers-assisted": 2.0}, rel=0.01)
 
 
-# ------------------------------------------------------------------------------------------------------------ results
-
-
 def run_of(tokens, step_tokens, seconds, first=1):
     """A run of equal steps."""
     steps = (len(tokens) - first) // step_tokens
@@ -169,9 +166,6 @@ def test_a_lane_that_says_all_at_once_has_no_steps_to_speak_of():
     assert row["tau"] is row["speedup"] is row["interval"] is None
     assert row["speedup_end_to_end"] > 0 and row["tokens"] == 3
     assert all(value is None or not isinstance(value, float) or math.isfinite(value) for value in row.values())
-
-
-# ---------------------------------------------------------------------------------------------------------- on a GPU
 
 
 @pytest.mark.night

@@ -115,8 +115,6 @@ def test_the_script_that_repeats_these_checks_on_real_checkpoints(pairs):
     assert {name: [one.identical for one in lane] for name, lane in lanes.items()} == dict.fromkeys(names, [True] * 3)
 
 
-# ----------------------------------------------------------------------------------------------- other towers
-
 # And the tokens that each puts before a picture's patches.
 TOWERS = {
     "clip_vision_model": 1, "siglip_vision_model": 0, "dinov2": 1, "dinov2_with_registers": 5, "vit": 1, "pixtral": 0,

@@ -50,9 +50,6 @@ def entries(slots: int, seed: int = 0) -> Tensor:
     return torch.randn(slots, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# -------------------------------------------------------------------------------------------------- operators
-
-
 @given(SLOTS, RATIO)
 def test_pruning_spaces_evenly_and_at_random_in_training(slots: int, ratio: int):
     given_, built = entries(slots), operator("prune", prune_ratio=ratio)
@@ -129,9 +126,6 @@ def test_the_resampler_is_one_attention_head_by_head(slots: int):
     torch.testing.assert_close(built(given_), seen @ attention.o_proj.weight.t())
 
 
-# ------------------------------------------------------------------------------------------------- options
-
-
 def test_options_out_of_bounds_are_refused_by_name():
     for options, words in (
         ({"kind": "squeeze"}, "unknown compressor 'squeeze'"),
@@ -148,8 +142,6 @@ def test_options_out_of_bounds_are_refused_by_name():
     assert "format vispec takes no compressor" in line
     assert "reads none" in complaint(lambda: Compressor(CompressorConfig("gate"), WIDTH, HEADS, None))
 
-
-# ------------------------------------------------------------------------------------------ a draft and its gate
 
 SMALL: dict[str, Any] = {"prune_ratio": 2, "pool_ratio": 2, "conv_ratio": 2, "queries": 1}
 KEPT: dict[OperatorName, int] = {"prune": 2, "pool": 2, "conv": 2, "resampler": 1, "text": 0}  # of 4 slots
@@ -230,9 +222,6 @@ def test_the_gate_chooses_one_operator_by_the_question():
     assert len(seen) > 2
 
 
-# ------------------------------------------------------------------------------------------ nothing is lost
-
-
 @given(st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS), st.sampled_from(KINDS), configs())
 @settings(max_examples=14)
 def test_answers_are_the_targets(number: int, seed: int, kind: CompressorKind, config: DecodingConfig):
@@ -267,9 +256,6 @@ def test_a_draft_saved_and_read_again_is_equal(kind: CompressorKind, tmp_path: P
     assert saved.keys() == read.keys()
     assert all(torch.equal(saved[name], read[name]) for name in saved)
     torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=1e-12)  # bits may depend on addresses
-
-
-# ------------------------------------------------------------------------------------------------- draft VLMs
 
 
 @pytest.mark.parametrize("kind", KEPT)

@@ -59,9 +59,6 @@ def test_every_example_answers_as_the_target_alone_and_is_named_in_its_trace():
         assert DecodeTrace.from_json(trace.to_json()).to_json() == trace.to_json()
 
 
-# ------------------------------------------------------------------------------------------------ every method
-
-
 class AnyRule(GrowthRule):
     """Make random choices, all of them legal; false to Python, as an empty container is."""
 
@@ -187,8 +184,6 @@ def test_every_way_to_decode_takes_own_objects_and_traces_bear_their_names():
         )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ prompt lookup
-
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
@@ -232,9 +227,6 @@ def test_lookup_by_hand():
     assert drafter.propose(12, 5).tokens == (12, 13, 14, 12)
     assert continuations([1, 9, 9, 2, 1], 1, 3, frozenset({9})) == [()]
     assert continuations([9, 9, 9], 2, 3, frozenset({9})) == []
-
-
-# ------------------------------------------------------------------------------------------------ refused rules
 
 
 class Mine(GrowthRule):
@@ -314,8 +306,6 @@ def test_a_rule_that_does_not_fit_its_drafter_or_drawn_children_is_refused():
     own = pair.run(Lane("own", drawn, prompt, rule=rule))
     assert own.token_ids == pair.run(Lane("own", drawn, prompt)).token_ids
 
-
-# ------------------------------------------------------------------------------------------------ refused drafters
 
 Make = Callable[[int], Any]
 

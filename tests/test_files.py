@@ -51,9 +51,6 @@ def refusal(path: Path) -> str:
     return line
 
 
-# --- in -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_race_is_read_with_its_picture_and_without(tmp_path: Path) -> None:
     path = written(tmp_path, image="scene.png")
     race = read_recorded(path)
@@ -177,9 +174,6 @@ def test_one_lane_is_shown_by_itself_and_no_text_turns_or_floods_what_stands_aro
         assert all(len(path_text(race.lead, step, n)) <= 80 for step in race.lead.steps for n in range(len(step.tree)))
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
-
-
 def test_a_race_is_exported_as_a_page_with_its_picture_or_opened_by_the_page(tmp_path, capsys, monkeypatch) -> None:
     path, out = EXAMPLES / "3-count.json", tmp_path / "out.html"
     race = read_recorded(path)
@@ -209,9 +203,6 @@ def test_a_full_disk_leaves_no_half_of_a_page_and_the_refusal_names_the_file(tmp
     assert str(out) in capsys.readouterr().err
     assert out.read_text() == "the page of yesterday"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "race.json"]
-
-
-# --------------------------------------------------------------------------------------------------------- old files
 
 
 DATA = Path(__file__).parent / "data"

@@ -123,9 +123,6 @@ def test_without_what_draws_everything_else_works_and_what_draws_is_named(instal
     assert run.returncode == 0 and run.stderr.endswith(said), run.stderr
 
 
-# ------------------------------------------------------------------------------------------------------------ app.py
-
-
 VARIABLES = ("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT", "PORT", "GRADIO_ROOT_PATH", "SPACE_ID")
 
 

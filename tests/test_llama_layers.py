@@ -49,9 +49,6 @@ def test_logits_keys_and_values_have_the_bits_of_transformers_own_layers(dtype: 
             assert all(map(torch.equal, run_passes(own, seed), run_passes(theirs, seed)))
 
 
-# ----------------------------------------------------------------------------------------------------- packed weights
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packed_products_are_the_plain_ones_within_rounding(dtype: torch.dtype):
     """Where the processor has no packed products of a precision, no model is packed and layers are called."""
@@ -152,9 +149,6 @@ def test_answers_are_those_of_generate_whatever_changes_between_them(change: str
         (undo or monkeypatch.undo)()
         check()
     assert answers[0] == answers[2] == answers[4] != answers[1] == answers[3]
-
-
-# ------------------------------------------------------------------------------------------------------------ threads
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,6 @@ def test_parts_keep_their_order(name: str) -> None:
         assert pair.prompt(one, [{"role": "user", "content": texts}]).input_ids[0].tolist() == first
 
 
-# --- refused --------------------------------------------------------------------------------------------------------
-
 FAILING = (
     ("{% for x in %}", "TemplateSyntaxError"), ("{{ raise_exception('only one') }}", "TemplateError: only one"),
     ("{{ ''.__class__.__mro__ }}", "SecurityError"), ("{{ range(10 ** 9) | list }}", "OverflowError"),
@@ -207,8 +205,6 @@ def test_image_slots_must_match_the_features(slots: int) -> None:
     if slots:
         assert "but 0 vision features" in complaint(lambda: merge_features(model, ids, None))
 
-
-# --- every way in ---------------------------------------------------------------------------------------------------
 
 TOY = Path(__file__).resolve().parents[1] / "assets" / "toy" / "target"
 SYSTEM, ASKED = " Be brief.\n", "Describe this.\n"

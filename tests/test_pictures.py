@@ -53,8 +53,6 @@ def noise(mode: str, size: tuple[int, int] = (33, 41)) -> Image.Image:
     return picture
 
 
-# ------------------------------------------------------------------------------------------- modes of Pillow
-
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
 
@@ -66,9 +64,6 @@ def test_modes_of_pillow_are_read_as_transformers_reads_them(tiny: Pair) -> None
         assert seen.mode == "RGB" and np.array_equal(np.asarray(seen), by_transformers(picture)), mode
         assert picture.tobytes() == before and picture.mode == mode
         assert tiny.prompt(picture, "What?").image_sizes == (size,)
-
-
-# -------------------------------------------------------------------------------------------------------- files
 
 
 def png(depth: int, kind: int, row: bytes, hidden: bytes, width: int, height: int = 1) -> bytes:
@@ -164,8 +159,6 @@ def test_a_photo_of_many_pixels_is_decoded_at_a_part_of_its_size(tmp_path: Path,
     Image.new("L", (8100, 8000)).save(huge)
     assert f"at most {JPEG_PIXELS * MAX_PIXELS:,} in all" in refusal(huge)
 
-
-# ------------------------------------------------------------------------------------------------------- arrays
 
 BYTES = RNG.integers(0, 256, (41, 33, 4), np.uint8)
 ARRAYS: list[tuple[Any, Pixels]] = [

@@ -75,9 +75,6 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
     assert "has the keys of format eagle, not of eagle3" in line
 
 
-# ----------------------------------------------------------------------------------------------- what is named
-
-
 def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones() -> None:
     ours = {"toy", "toy-before", "toy-eagle", "toy-eagle-compressed"}
     assert {name for name, preset in presets().items() if preset.shipped and not preset.fetched} == ours
@@ -101,8 +98,6 @@ def test_a_preset_names_a_revision_of_the_hub_and_is_read_from_its_cache(stored:
     traces = pair.compare(None, "What is there?", SHORT)
     assert traces["speculative"].token_ids == traces["target-only"].token_ids
 
-
-# ----------------------------------------------------------------------------------------------- published sizes
 
 GB = 10**9
 # Bytes of a weight in the files, where that is not 2, and of copies of the target's embeddings in a draft's.

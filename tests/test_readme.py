@@ -118,9 +118,6 @@ def test_the_guide_to_transformers_runs_as_printed(tmp_path, monkeypatch):
         model.generate(**asked, num_beams=2)
 
 
-# ---------------------------------------------------------------------------------------------------------- examples
-
-
 EXAMPLES = ROOT / "examples"
 SHIPPED = {"1-describe": "Describe this image in detail.", "3-count": "How many objects are there?"}
 

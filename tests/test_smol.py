@@ -255,9 +255,6 @@ def test_a_revision_of_the_hub_is_checked_and_recorded(folder, capsys, monkeypat
     assert record["language_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct@abc123"
 
 
-# ------------------------------------------------------------------- the real language model, from the package index
-
-
 @pytest.mark.smol
 @pytest.mark.alone
 @pytest.mark.night

@@ -181,9 +181,6 @@ def test_a_trace_names_the_settings_in_force():
         DecodeTrace.from_json(json.dumps(document))
 
 
-# --------------------------------------------------------------------------------------------------- texts of tokens
-
-
 TEXTS = ("你好 😀 naïve", "👩‍👩‍👧 ok", "a\n€ b", "Ω", "\ufffd")
 
 

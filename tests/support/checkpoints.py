@@ -252,8 +252,6 @@ def write(file: Path, content: dict[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------------------- prompts
-
 SIZES = ((28, 28), (50, 20), (31, 97), (1, 7), (200, 11), (57, 56), (13, 130), (64, 48), (9, 9))  # width, height
 QUESTIONS = ("What is this?", "Where is the cat?", "Describe the picture in detail.", "How many?", "And now é?")
 
