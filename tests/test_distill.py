@@ -41,9 +41,6 @@ from specllava.pair import Pair
 from specllava.prompt import compressed_slots
 from specllava.scoring import draft_log_probs
 
-ROOT = Path(__file__).resolve().parents[1]
-
-
 # ------------------------------------------------------------------------------------------------ rows
 
 
@@ -262,7 +259,7 @@ def test_a_question_that_cannot_be_asked_is_left_out_by_its_reason():
     for text, reason in (("Why</s>?", "a special token in a question"), ("x " * 3000, "do not fit the context")):
         row = Row((text, "So."), (0,), (), (True,))
         with pytest.raises(UnusableRowError, match=reason):
-            data.answer_row(models.pair(None), row, ROOT, DecodingConfig(drafter="none"))
+            data.answer_row(models.pair(None), row, Path(), DecodingConfig(drafter="none"))
 
 
 # ---------------------------------------------------------------------------------------------- losses

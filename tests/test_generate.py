@@ -21,8 +21,7 @@ import pytest
 import torch
 import transformers
 from support import checkpoints, families, family_proofs, models
-from support.cases import ALL as ALL_CASES
-from support.cases import complaint, sample
+from support.cases import ALL, complaint, sample
 from support.chances import Enumerating, outcomes
 from support.families import FAMILIES
 from torch import Tensor
@@ -46,7 +45,7 @@ from specllava.spec_decode.loop import Lane
 from specllava.spec_decode.rejection_sampler import warp
 from specllava.spec_decode.tree_drafter import TopK
 
-RUNS = 20 if ALL_CASES else 8  # of each family
+RUNS = 20 if ALL else 8  # of each family
 LONG = 20
 ALONE = DecodingConfig(drafter="none", max_new_tokens=LONG)
 TREES = {
@@ -270,7 +269,7 @@ def test_what_cannot_be_followed_is_refused_in_one_line():
 
 # ------------------------------------------------------------------------------------------ custom generation
 
-ALL = (*checkpoints.FAMILIES, *FAMILIES)
+EVERY = (*checkpoints.FAMILIES, *FAMILIES)
 KINDS = ("vlm", "eagle", "eagle3", "own", None)  # of drafts; the last is prompt lookup
 SMALL = {"depth": 3, "nodes": 6, "width": 2, "min_log_prob": -50.0, "entropy_threshold": 1.0}
 PENALTIES = (
@@ -293,7 +292,7 @@ def speculated(model: PreTrainedModel, inputs: dict[str, Any], draft: Any, **opt
     return new_tokens(model, inputs, custom_generate=speculative_generate, draft=draft, **(SMALL | options))
 
 
-@pytest.mark.parametrize("family", sample(ALL, 2))
+@pytest.mark.parametrize("family", sample(EVERY, 2))
 def test_tokens_are_those_of_generate(made, loaded, family: str):
     """None, one and three pictures, and pictures in two turns; every rule, every kind of draft, penalties."""
     pair, saved = loaded(family), 0
@@ -360,7 +359,7 @@ def follows(pair: Pair, inputs: dict[str, Any], draft: Any, **options: Any) -> b
     return True
 
 
-@pytest.mark.parametrize("family", ALL if ALL_CASES else ("qwen2_5_vl", "gemma3"))
+@pytest.mark.parametrize("family", EVERY if ALL else ("qwen2_5_vl", "gemma3"))
 def test_each_argument_about_pictures_is_followed_or_refused_by_name(made, loaded, family: str):
     """Absent, zeros, other values or another shape; also those of other families, and without a picture."""
     pair, draft, followed = loaded(family), made(family, "eagle"), set[str]()

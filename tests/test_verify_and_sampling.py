@@ -241,7 +241,6 @@ def test_the_ends_of_the_range_stay_possible(monkeypatch: pytest.MonkeyPatch, un
     assert not chance.accept(0.0)
 
 
-SEEDS = range(40)
 OPTIONS = {
     "best": DecodingConfig(temperature=1.2, max_branches=3, entropy_threshold=0.0, min_log_prob=-50.0),
     "drawn": DecodingConfig(temperature=1.2, rule="sequoia", depth=3, nodes=6, children="drawn"),
@@ -272,7 +271,7 @@ def of_draws(step: StepTrace) -> Verification:
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("seed", sample(SEEDS, 5))
+@pytest.mark.parametrize("seed", sample(range(40), 5))
 def test_the_draws_of_a_run_spell_its_verdicts(tiny: Pair, kind: str, seed: int) -> None:
     trace = run(tiny, kind, seed)
     for step in trace.steps:
