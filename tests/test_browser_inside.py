@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.browser import HOSTILE, VIEWPORT, Visit, assert_accessible, visits
 from support.shipped_races import ASSETS, shipped_races
-from support.visual_traces import retexted, synthetic_race
+from support.visual_traces import synthetic_race
 
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
@@ -39,7 +39,7 @@ SYNTHETIC = {
     "played": PLAYED,
     "parted": synthetic_race(4, SHORT, parted_at=7),
     "guessed": {"alone": None, "speculative": PLAYED["speculative"]},
-    MARKUP: {name: replace(retexted(lane, HOSTILE), prompt=MARKUP) for name, lane in PLAYED.items()},
+    MARKUP: {name: replace(lane, texts=lane.texts | HOSTILE, prompt=MARKUP) for name, lane in PLAYED.items()},
 }
 
 

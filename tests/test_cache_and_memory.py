@@ -46,6 +46,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 DECODERS = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config)}
 TEXT = tuple(range(3, 14))
+random_pairs = cache(Runner)  # by their precision
 BEAM = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
 
 
@@ -316,11 +317,6 @@ def test_caches_grow_with_the_chat_and_keep_what_was_read(step: int, passes: Pas
 # ------------------------------------------------------------------------------------------------ states
 
 
-@cache
-def runner() -> Runner:
-    return Runner(torch.float64)
-
-
 def with_answer(prompt: Prompt, emitted: list[int]) -> Prompt:
     """The prompt with the beginning of its answer."""
     draft = None if prompt.draft_prompt is None else with_answer(prompt.draft_prompt, emitted)
@@ -370,7 +366,7 @@ def test_true_states_replace_guessed_ones_after_every_step(name: str):
     """What the cache holds after a step is what reading the accepted text from its beginning leaves."""
     accepted = 0
     for seed in range(2):
-        pair = runner().pair(seed, name)
+        pair = random_pairs(torch.float64).pair(seed, name)
         prompt = pair.prompt(models.picture(seed) if seed else None, QUESTIONS[seed])
         request = pair.request(Lane.of(BEAM, prompt))
         request.prefill()
@@ -389,7 +385,7 @@ def test_true_states_replace_guessed_ones_after_every_step(name: str):
 def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(name: str, step: int, monkeypatch):
     """Pictures in two turns, then a stopped answer; the draft's cache keeps what both prompts begin with."""
     monkeypatch.setattr("specllava.pair.CHAT_TOKENS", step)
-    pair = runner().pair(1, name)
+    pair = random_pairs(torch.float64).pair(1, name)
     chat, engines = Chat(pair), set[Engine]()
     for turn in range(3):
         with columns_of(pair.target) as passes:
@@ -407,7 +403,7 @@ def test_a_turn_that_goes_on_drafts_what_reading_everything_anew_drafts(name: st
 @pytest.mark.parametrize(("name", "other"), [("eagle", "none"), ("vispec", "prompt-lookup"), ("eagle3", "none")])
 def test_a_turn_without_states_computes_none_and_the_next_reads_what_they_lack(name: str, other: str):
     """Engines with states are apart from those without."""
-    pair = runner().pair(2, name)
+    pair = random_pairs(torch.float64).pair(2, name)
     chat, asked = Chat(pair), list[bool]()
     first = goes_on(chat, 0, (0,))
     hook = pair.target.get_decoder().register_forward_pre_hook(

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.shipped_races import ASSETS, end_of, frames_of, shipped_races
-from support.visual_traces import hand_made, retexted, synthetic_grounding, synthetic_race
+from support.visual_traces import hand_made, synthetic_grounding, synthetic_race
 
 from specllava.config import RULES, DecodingConfig
 from specllava.trace import DecodeTrace, StepTrace
@@ -408,7 +408,8 @@ def test_what_needed_the_picture_is_what_was_measured() -> None:
 
 def test_marks_are_quoted_and_pieces_have_an_ellipsis() -> None:
     tree = DraftTree((8, 6, 2), (-1, 0, 1), (0.0, -0.1, -0.1), (0.1, 0.2, None))
-    trace = retexted(hand_made(tree, (1, 2), 5), {6: ",", 2: "ris"})
+    made = hand_made(tree, (1, 2), 5)
+    trace = replace(made, texts=made.texts | {6: ",", 2: "ris"})
     (frame,) = drawn(frames_of(recorded({"speculative": trace})))
     assert frame["tree"]["text"][1] == "," and frame["tree"]["mark"][1] == 1
     assert frame["lines"][1].startswith("“,”: ")

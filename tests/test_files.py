@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from support.cases import complaint
 from support.shipped_races import ASSETS, end_of, frames_of
-from support.visual_traces import retexted, synthetic_race
+from support.visual_traces import synthetic_race
 
 from specllava.cli import commands
 from specllava.cli.main import main
@@ -163,7 +163,7 @@ def test_files_are_bounded_before_they_are_parsed_and_before_they_are_drawn(tmp_
 def test_one_lane_is_shown_by_itself_and_no_text_turns_or_floods_what_stands_around_it(tmp_path: Path) -> None:
     for lane, own in LANES.items():
         path = tmp_path / f"{lane}.json"
-        path.write_bytes(retexted(own, HOSTILE).to_json())
+        path.write_bytes(replace(own, texts=own.texts | HOSTILE).to_json())
         race = read_recorded(path)
         assert race.turns == (race,) and race.lead.lane == lane
         run, *frames, end = frames_of(race)

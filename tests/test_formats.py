@@ -229,9 +229,7 @@ class Broken:
 
 
 def narrow(weights: Weights) -> Weights:
-    return {name: one[: len(one) // 2, ..., : one.shape[-1] // 2] for name, one in weights.items() if one.dim() > 1} | {
-        name: one[: len(one) // 2] for name, one in weights.items() if one.dim() == 1
-    }
+    return {name: one[tuple(slice(size // 2) for size in one.shape)] for name, one in weights.items()}
 
 
 def offset(amount: int) -> Callable[[Weights], Weights]:

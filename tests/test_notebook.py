@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support import formats
 from support.browser import HOSTILE, PATIENCE, new_tab
-from support.visual_traces import retexted, synthetic_race
+from support.visual_traces import synthetic_race
 
 from recipes.toy.draw import draw_scene
 from recipes.toy.scene import sample_scene
@@ -136,7 +136,8 @@ def test_what_cannot_be_shown_is_one_line(outputs, monkeypatch):
 
 
 def test_a_run_is_one_iframe_whose_page_holds_texts_as_data_and_may_neither_ask_nor_evaluate():
-    hostile = Race({lane: retexted(trace, HOSTILE) for lane, trace in synthetic_race(3).items()}, PICTURE)
+    lanes = {lane: replace(trace, texts=trace.texts | HOSTILE) for lane, trace in synthetic_race(3).items()}
+    hostile = Race(lanes, PICTURE)
     (page,) = re.findall(r'^<div><iframe [^<>]+ srcdoc="([^"]*)"></iframe></div>$', hostile._repr_html_())
     before, _, behind = html.unescape(page).partition('id="frames">')
     written = behind.partition("</script>")[0]

@@ -44,16 +44,12 @@ pytestmark = pytest.mark.usefixtures("no_gradients")
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHORT = DecodingConfig(rule="topk", width=3, depth=4, nodes=9, max_new_tokens=14)
 FEW = tuple(FORMATS) if ALL else ("eagle", "eagle3", "vispec")
+random_pairs = cache(Runner)  # by their precision
 DRAWN = {"rule": "fixed", "branching": (2, 2, 2), "children": "drawn", "temperature": 1.0}
 
 
-@cache
-def random_pairs(dtype: torch.dtype = torch.float64) -> Runner:
-    return Runner(dtype)
-
-
 def pair_named(name: str, seed: int = 0) -> Pair:
-    return random_pairs().pair(seed, name) if name in FORMATS else models.pair("mixed", seed)
+    return random_pairs(torch.float64).pair(seed, name) if name in FORMATS else models.pair("mixed", seed)
 
 
 # --------------------------------------------------------------------------------------------------- padded passes
@@ -62,7 +58,7 @@ def pair_named(name: str, seed: int = 0) -> Pair:
 @cache
 def eagle_prompt(name: str) -> Any:
     """Entries of a prompt with a picture, and their labels."""
-    pair = random_pairs().pair(0, name)
+    pair = random_pairs(torch.float64).pair(0, name)
     prompt = pair.prompt(models.picture(0), "What is this?")
     engine = Engine.of(pair.target, SLOTS, tuple(pair.draft.config.state_layers))
     states = engine.prefill(prompt.input_ids, prompt.features, prompt.image_keys).states
@@ -77,7 +73,7 @@ def test_padded_and_captured_passes_compute_what_eager_ones_do(name: str, dtype:
     """Captured ones bit for bit, with their scratch slots; whatever lies in unused slots changes nothing."""
     cuda = FakeCuda(monkeypatch)
     for seed in range(1 if name else 3):
-        model = random_pairs().pair(0, name).draft if name else llama(seed).to(dtype)
+        model = random_pairs(torch.float64).pair(0, name).draft if name else llama(seed).to(dtype)
         layers, entries = ((), eagle_prompt(name)) if name else ((1, -1), None)
         called, replayed = (CudaGraphs(CPU, capture) for capture in (False, True))
         eager, padded, captured, other = (
@@ -241,7 +237,8 @@ def test_what_cannot_be_padded_runs_as_it_comes_and_one_line_says_so(caplog: pyt
         assert caplog.messages[-1].partition(": ")[2] == why
         with pytest.raises(ValueError, match=f"cannot be decoded with exact passes: {why}"):
             EnginePool(model, padded, exact=True)
-    assert unpaddable(random_pairs().pair(0, "eagle").draft) is None and len(caplog.messages) == len(reasons)
+    assert unpaddable(random_pairs(torch.float64).pair(0, "eagle").draft) is None
+    assert len(caplog.messages) == len(reasons)
 
 
 def test_passes_run_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):
@@ -313,7 +310,7 @@ def test_drawn_guesses_are_verified_on_the_first_branch_too():
 
 
 def test_where_a_row_depends_on_more_exact_passes_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch):
-    model, padded = random_pairs()._make_target(1).target, CudaGraphs(CPU, capture=False)
+    model, padded = random_pairs(torch.float64)._make_target(1).target, CudaGraphs(CPU, capture=False)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         EnginePool(model.to(dtype), padded, exact=True)
     call = GraphRunner._call

@@ -11,7 +11,7 @@ import pytest
 from support import models
 from support.cases import complaint
 from support.shipped_races import frames_of
-from support.visual_traces import hand_made, retexted
+from support.visual_traces import hand_made
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -197,7 +197,8 @@ def spoken(*, last: str = " left") -> DecodeTrace:
     """A step that says a face in two tokens; the draft also guesses another face, and begins a third character."""
     tree = DraftTree((8, 3, 2, 1, 4), (-1, 0, 1, 1, 2), (0.0, -0.1, -0.2, -1.0, -0.5), (None,) * 5)
     made = hand_made(tree, (1, 2), 5)
-    return retexted(made, {3: " <0xF0><0x9F>", 2: "<0x98><0x80>", 1: "<0x98><0x81>", 4: "<0xE4>", 5: last})
+    texts = {3: " <0xF0><0x9F>", 2: "<0x98><0x80>", 1: "<0x98><0x81>", 4: "<0xE4>", 5: last}
+    return replace(made, texts=made.texts | texts)
 
 
 @pytest.mark.parametrize(

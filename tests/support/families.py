@@ -206,7 +206,7 @@ def text_fields(family: TokensName, layout: Layout) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "hidden_size": layout.hidden, "intermediate_size": 2 * layout.hidden, "max_position_embeddings": CONTEXT,
         "model_type": kind, "num_attention_heads": layout.heads, "num_hidden_layers": layout.layers,
-        "num_key_value_heads": layout.kv_heads, "tie_word_embeddings": tied(family, layout),
+        "num_key_value_heads": layout.kv_heads, "tie_word_embeddings": layout.tied or family == "gemma3",
         "vocab_size": WORDS + len(KINDS[family].first) + len(KINDS[family].last) + layout.padding,
     }  # fmt: skip
     if kind == "mistral":  # whose heads are not as wide as the hidden state over their number
@@ -240,10 +240,6 @@ def text_fields(family: TokensName, layout: Layout) -> dict[str, Any]:
     return fields
 
 
-def tied(family: TokensName, layout: Layout) -> bool:
-    return layout.tied or family == "gemma3"
-
-
 def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     """A published ``config.json`` with small sizes."""
     ids, image = token_ids(family), token_ids(family)[KINDS[family].image]
@@ -253,7 +249,7 @@ def config_fields(family: FamilyName, layout: Layout) -> dict[str, Any]:
     }  # fmt: skip
     fields = {
         "architectures": [f"{family}ForConditionalGeneration"], "model_type": family,
-        "text_config": text_fields(family, layout), "tie_word_embeddings": tied(family, layout),
+        "text_config": text_fields(family, layout), "tie_word_embeddings": layout.tied or family == "gemma3",
         "torch_dtype": "float16", "vision_config": vision,
     }  # fmt: skip
     match family:

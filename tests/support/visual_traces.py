@@ -159,11 +159,6 @@ def hand_made(tree: DraftTree, accepted: tuple[int, ...], next_token: int) -> De
     )
 
 
-def retexted(trace: DecodeTrace, texts: dict[int, str]) -> DecodeTrace:
-    """The same run with other words for some token ids: hostile ones, for instance."""
-    return replace(trace, texts={**trace.texts, **texts})
-
-
 def synthetic_grounding(config: DecodingConfig) -> Generator[DecodeTrace]:
     """The answer, then which of its tokens need the picture, then where."""
     trace, rng = synthetic_race(0, config)["speculative"], random.Random(7)
