@@ -37,6 +37,7 @@ from visual.player.recorded import Recorded, recorded_race
 
 PICTURE = ASSETS / "examples" / "1-describe.png"
 SHORT = DecodingConfig(max_new_tokens=12)
+VISITOR = SimpleNamespace(session_hash="me")
 
 
 @pytest.fixture
@@ -52,10 +53,6 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def page(state: PageState) -> PageState:
     """The page's state with runs and dialogues of its own."""
     return replace(state, runs=Runs(), caches=[])
-
-
-def visitor(name: str = "me") -> Any:
-    return SimpleNamespace(session_hash=name)
 
 
 def asked(page: PageState, question: str = "How many objects are there?", session: str = "me", **more: Any) -> Asked:
@@ -153,7 +150,7 @@ def test_a_follow_up_goes_on_from_a_run_and_from_a_recorded_race(page: PageState
 
 def test_a_follow_up_without_a_dialogue_is_refused(page: PageState, warned: list[str]) -> None:
     for dialogue, line in ((None, LOST), (Dialogue(), NONE_YET)):
-        given = (visitor(), page.runs.ask("me"), True, str(PICTURE), "And now?", dialogue, *default_settings())
+        given = (VISITOR, page.runs.ask("me"), True, str(PICTURE), "And now?", dialogue, *default_settings())
         assert list(Handlers(page).run(*given)) == []
         assert warned[-1] == f"This cannot run: {line}" and "me" not in page.runs._latest
 
@@ -174,13 +171,13 @@ def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.M
 def test_recorded_races_open_by_name_and_turn_and_end_the_run_before(page: PageState) -> None:
     handlers, number = Handlers(page), page.runs.ask("me")
     event = SimpleNamespace(_data={"race": "4-dialogue", "turn": 0})
-    frames, path, question, dialogue = handlers.opened(event, visitor())
+    frames, path, question, dialogue = handlers.opened(event, VISITOR)
     race = page.races["4-dialogue"]
     assert question == race.turns[0].prompt and path == str(race.pictures[0]) and dialogue.recorded is race
     assert json.loads(frames[0])["turn"] == 0 and page.runs.state("me", number) == "left"
     for odd in (None, {}, {"race": "<b>"}, {"race": ["x"], "turn": "y"}):
         with pytest.raises(gr.Error, match="There is no recorded run"):
-            handlers.opened(SimpleNamespace(_data=odd), visitor())
+            handlers.opened(SimpleNamespace(_data=odd), VISITOR)
     assert set(page.races) >= {race.name for lesson in page.lessons for race in lesson.races}
 
 
@@ -189,23 +186,23 @@ def test_an_upload_waits_for_its_question_and_a_bad_one_changes_nothing(page, wa
     good, bad = tmp_path / "photo.png", tmp_path / "bad.png"
     Image.new("RGB", (64, 48), "red").save(good)
     bad.write_bytes(b"no picture")
-    frames, path, question, _ = handlers.uploaded(str(good), "What is this?", visitor())
+    frames, path, question, _ = handlers.uploaded(str(good), "What is this?", VISITOR)
     run = json.loads(frames[0])
     assert (len(frames), path, question) == (1, str(good), "What is this?")
     assert run["picture"].startswith("data:image/jpeg") and "nonsense" in run["waits"]
-    assert all(isinstance(one, dict) for one in handlers.uploaded(str(bad), "", visitor()))
+    assert all(isinstance(one, dict) for one in handlers.uploaded(str(bad), "", VISITOR))
     assert warned[-1].startswith("This file cannot be used: ")
     race = tmp_path / "race.json"
     race.write_text(ASSETS.joinpath("examples", "3-count.json").read_text())
-    frames, path, question, _ = handlers.uploaded(str(race), "", visitor())
+    frames, path, question, _ = handlers.uploaded(str(race), "", VISITOR)
     assert json.loads(frames[0])["race"] is None and path is None
     small = Handlers(replace(page, limits=Limits(upload_bytes=10)))
-    small.uploaded(str(good), "", visitor())
+    small.uploaded(str(good), "", VISITOR)
     assert "at most 10 are read: make it smaller" in warned[-1]
 
 
 def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
-    frames, path, _, _ = Handlers(page).new_scene(visitor())
+    frames, path, _, _ = Handlers(page).new_scene(VISITOR)
     assert Path(path).parent.name == "scenes" and json.loads(frames[0])["lanes"] == []
 
 

@@ -137,16 +137,14 @@ def test_a_file_that_is_too_large_is_not_parsed(real: DecodeTrace, monkeypatch: 
     assert DecodeTrace.from_json(written) == real
 
 
-DRAWN = DecodingConfig(temperature=1.2, max_new_tokens=12, rule="sequoia", depth=3, nodes=6, children="drawn")
-
-
 def test_a_draw_that_no_run_can_have_is_refused(tiny: Pair, real: DecodeTrace) -> None:
     whole = Draw(0, 5, 0.5, 0.75, 0.3, 0.4, (4, 5), (0.6, 0.3), (0.5, 0.4))
     none: tuple[dict[str, Any], ...] = ({"target_probs": (0.6,)}, {"draft_probs": ()}, {"starts": (0.0, 0.6)})
     for change in (*none, {"draft_prob": None}, {"acceptance": None}, {"token": 6}):
         with pytest.raises(ValueError, match=r"one probability of each kind|token 6 is not among those"):
             replace(whole, **change)
-    document = models.decode(tiny, models.prompt(0), DRAWN).to_json()
+    drawn = DecodingConfig(temperature=1.2, max_new_tokens=12, rule="sequoia", depth=3, nodes=6, children="drawn")
+    document = models.decode(tiny, models.prompt(0), drawn).to_json()
     steps = json.loads(document)["steps"]
     assert all("draws" not in step for step in json.loads(real.to_json())["steps"])
     cases: tuple[tuple[dict[str, Any], str], ...] = (
