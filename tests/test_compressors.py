@@ -222,6 +222,22 @@ def test_the_gate_chooses_one_operator_by_the_question():
     assert len(seen) > 2
 
 
+@torch.inference_mode()
+def test_in_training_all_operators_of_a_gate_weigh_in():
+    """Texts count in full, entries of a picture by their operator's weight; text-only has the rest."""
+    draft, prompt = eagle("gate", 1).train(), models.prompt(0, 1)
+    try:
+        embeds = merge_features(models.target(1), prompt.input_ids, prompt.features)[0]
+        states = states_of(0, 1)[:-1]
+        made = draft.entries(prompt.input_ids[0, 1:], embeds[1:], states, states[-1])
+    finally:
+        draft.eval()
+    text = torch.tensor([source >= 0 for source in made.sources])
+    assert (made.bias[text] == 0).all() and int((~text).sum()) == sum(KEPT[name] for name in draft.compressor.names)
+    weights = {float(one) for one in made.bias[~text].exp().detach()}
+    assert len(weights) == 4 and sum(weights) < 1.0
+
+
 @given(st.integers(0, len(models.CHATS) - 1), st.sampled_from(models.SEEDS), st.sampled_from(KINDS), configs())
 @settings(max_examples=14)
 def test_answers_are_the_targets(number: int, seed: int, kind: CompressorKind, config: DecodingConfig):
