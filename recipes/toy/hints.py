@@ -170,41 +170,39 @@ class Hints:
         return digits
 
     def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int], named: Sequence[int]) -> list[int]:
-        """Return the cells that questions ask for, from the word that decides on, one a token and then "no".
-
-        That is where a question names a kind, a colour or a position, or refers to the last turn with a pronoun. Before
-        a kind its colour and size must fit as well, and after it the kind. A position follows "the". Where it names a
-        place, weather or time, "Yes" or "no". An answer goes through the objects asked for: "a", "one", "other" and ";"
-        begin the next one. Before each of its words that fits that object, its cell again.
+        """Return the cells that each turn's question asks for, and that its answer goes through.
 
         Args:
             named: cells of :meth:`name_cells`.
         """
         digits, words = [IGNORE] * len(ids), self.words_of_questions(ids, labels)
+        last: list[Thing] = []
+        begin = 1
+        for start, end in answers_in(labels):
+            asked = self._read_question(scene, ids, words, range(begin, start), last, digits)
+            digits[start - 1 :] = [IGNORE] * (len(ids) - start + 1)
+            last = self._read_answer(scene, ids, named, range(start, end), asked, digits)
+            begin = end
+        return digits
+
+    def _read_question(
+        self,
+        scene: Scene,
+        ids: Sequence[int],
+        words: dict[int, tuple[int, int]],
+        span: range,
+        last: list[Thing],
+        digits: list[int],
+    ) -> list[Thing]:
+        """Write the cells that a question asks for, from the word that decides on; return these objects.
+
+        That is where a question names a kind, a colour or a position, or refers to the ``last`` turn with a pronoun.
+        Before a kind its colour and size must fit as well, and after it the kind. A position follows "the". Where it
+        names a place, weather or time, "Yes" or "no".
+        """
         asked: list[Thing] = []
-        stated: list[Thing] = []  # in this turn's answer
-        last: list[Thing] = []  # objects of the last turn
         kind: set[int] = set()
-        number = 0  # of the object that this turn's answer has come to
-        by_digit = {self.digit(thing): thing for thing in scene.things}
-        for index, token in enumerate(ids[1:], 1):
-            if labels[index] != IGNORE:
-                if labels[index - 1] == IGNORE:
-                    digits[index - 1 :] = [IGNORE] * (len(ids) - index + 1)
-                    number = int(token in self.looks)  # a bare look-up
-                number += token in self.openers
-                if stated and token == self.it:
-                    asked = []
-                about = asked[number - 1 : number] if number else (stated or asked)[-1:] if asked else []
-                if any(token in self.words(thing) | self.spots(thing) for thing in about) and ids[index + 1] != self.of:
-                    digits[index - 1] = self.digit(about[0])
-                    stated = [*stated, *about]
-                elif named[index - 1] in by_digit:
-                    stated = [*stated, by_digit[named[index - 1]]]
-                continue
-            if labels[index - 1] != IGNORE:
-                last = asked or stated[-1:]
-                asked, stated, kind, number = [], [], set(), 0
+        for index in span:
             start, word = words.get(index, (index, IGNORE))
             if word in self.scenery:
                 true = self.scenery[word] in (scene.place, scene.weather, scene.time)
@@ -225,7 +223,30 @@ class Hints:
             if word in self.kinds or not kind or word not in self.looks:
                 asked = fitting
             kind = {word} if word in self.kinds else kind
-        return digits
+        return asked
+
+    def _read_answer(
+        self, scene: Scene, ids: Sequence[int], named: Sequence[int], span: range, asked: list[Thing], digits: list[int]
+    ) -> list[Thing]:
+        """Write the cell of the object asked for that an answer has come to; return the referents of a next pronoun.
+
+        "A", "one", "other" and ";" begin the next object. The cell is written before each word that fits the object.
+        """
+        by_digit = {self.digit(thing): thing for thing in scene.things}
+        stated: list[Thing] = []
+        number = int(ids[span.start] in self.looks)  # a bare look-up
+        for index in span:
+            token = ids[index]
+            number += token in self.openers
+            if stated and token == self.it:
+                asked = []
+            about = asked[number - 1 : number] if number else (stated or asked)[-1:] if asked else []
+            if any(token in self.words(thing) | self.spots(thing) for thing in about) and ids[index + 1] != self.of:
+                digits[index - 1] = self.digit(about[0])
+                stated = [*stated, *about]
+            elif named[index - 1] in by_digit:
+                stated = [*stated, by_digit[named[index - 1]]]
+        return asked or stated[-1:]
 
     def _list(self, things: Sequence[Thing], digits: list[int], index: int) -> None:
         """Write the objects' cells from ``index`` on, one a token, and then "no"."""
