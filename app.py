@@ -96,7 +96,8 @@ def make_state(options: PageOptions, launched: Event | None = None) -> PageState
         launched: to be set once the page is up. To load before would slow the launch, which Gradio gives few seconds.
     """
     race = read_recorded(options.open) if options.open else None
-    recorded, lessons = [read_recorded(path) for path in sorted(EXAMPLES.glob("*.json"))], load_lessons(LESSONS)
+    recorded = [read_recorded(path) for path in sorted(EXAMPLES.glob("*.json"))]
+    lessons = load_lessons(LESSONS)
     if bare := [one.name for one in recorded if one.image is None]:
         raise ValueError(f"{bare[0]}.json has no picture beside it")
     for one in (*([race] if race else []), *recorded, *(race for lesson in lessons for race in lesson.races)):

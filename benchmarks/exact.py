@@ -90,7 +90,7 @@ def random_rows(block: tuple[int, int], dtype: torch.dtype, seed: int) -> Rows:
 
 
 def all_random_rows(runs: int, dtype: torch.dtype, seed: int, processes: int) -> Rows:
-    """Run random cases, in several processes if asked."""
+    """Run random cases in worker processes."""
     blocks = [(first, min(first + BLOCK, runs)) for first in range(0, runs, BLOCK)]
     count, rows = partial(random_rows, dtype=dtype, seed=seed), Rows(Counter)
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:

@@ -137,7 +137,7 @@ MAX_GUESSES: Final = upper_bound("nodes")  # of one tree
 MAX_CHILDREN: Final = upper_bound("branches")  # of one node
 Children = Annotated[int, Field(ge=1, le=MAX_CHILDREN)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-LISTED: Final = Field(min_length=1, max_length=16)  # of an option that is a list
+LISTED: Final = Field(min_length=1, max_length=16, fail_fast=True)  # of an option that is a list
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -319,7 +319,8 @@ def one_line(error: ValidationError, where: str = "") -> str:
     Args:
         where: prefix of each field, such as ``speculative.``.
     """
-    items, parts = error.errors(include_url=False, include_context=False), []
+    items = error.errors(include_url=False, include_context=False)
+    parts = []
     for item in items[:3]:
         field = where + ".".join(str(step)[:60] for step in item["loc"]) or "value"
         shown = item["type"] != "missing" and not isinstance(item["input"], dict)

@@ -439,7 +439,8 @@ def read_trace(document: object, where: str = "") -> DecodeTrace:
     try:
         trace = _ADAPTER.validate_python(document)
     except ValidationError as error:
-        unknown = {"unexpected_keyword_argument", "literal_error"} & {item["type"] for item in error.errors()}
+        kinds = {item["type"] for item in error.errors(include_url=False)}
+        unknown = {"unexpected_keyword_argument", "literal_error"} & kinds
         newer = "; the file may be of a newer specllava that knows it" if unknown else ""
         raise ValueError(one_line(error, where=prefix) + newer) from error
     _check_possible(trace, prefix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -391,9 +392,19 @@ def target(ordinary: Path, tmp_path: Path) -> Path:
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     """The one line in which a call ends, soon."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError("more CPU than any refusal may take")
+
     capsys.readouterr()
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, 6 * MOST_SECONDS)
     began = time.process_time()
-    code, used = main(arguments), time.process_time() - began
+    try:
+        code, used = main(arguments), time.process_time() - began
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     lines = capsys.readouterr().err.splitlines()
     (line,) = (one for one in lines if one.startswith("specllava: "))
     assert (code, line) == (1, lines[-1]) and len(line) < 400 and not any("Traceback" in one for one in lines)

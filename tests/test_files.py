@@ -123,6 +123,8 @@ def test_a_file_with_very_many_errors_costs_little_memory(tmp_path: Path) -> Non
         lambda parts: parts.update({str(i): 0 for i in range(100_000)}),
         lambda parts: parts[LANE]["steps"][0]["tree"].update(tokens=["x"] * 100_000),
         lambda parts: parts[LANE].update(texts={f"x{i}": 0 for i in range(100_000)}),
+        lambda parts: parts[LANE]["config"].update(branching=["x"] * 100_000),
+        lambda parts: parts[LANE]["config"].update(rank_acceptance=["x"] * 100_000),
     ):
         path = written(tmp_path, change)
         tracemalloc.start()

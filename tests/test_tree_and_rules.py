@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from support.cases import complaint
 from support.models import trees
 
-from specllava.config import DecodingConfig, eagle2_tree, one_line, options_read, short
+from specllava.config import RULE_CHOICES, DecodingConfig, eagle2_tree, one_line, options_read, short
 from specllava.spec_decode.growth import GrownTree, TopTokens, TreeBuilder, grow
 from specllava.spec_decode.rules import RULES, EntropyRule, Shape, best_shape, build_rule, fixed_shape
 from specllava.tree import MAX_PRUNED, ROOT_PARENT, DraftTree
@@ -310,6 +310,12 @@ def test_topk_verifies_the_guesses_that_eagle2s_own_loop_verifies(depth: int, to
         assert {path for path, *_ in described(grown(draft, config).tree)} == wanted | {(ROOT,)}
         deepest = max(deepest, *map(len, wanted))
     assert sharpness < 1 or deepest == depth + 2
+
+
+def test_whether_a_rule_can_draw_is_what_it_is_built_of():
+    assert [*RULES] == [*RULE_CHOICES]
+    for name in RULES:
+        assert build_rule(DecodingConfig(rule=name)).drawable == RULE_CHOICES[name].drawable
 
 
 OTHER: dict[str, Any] = {

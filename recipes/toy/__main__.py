@@ -98,7 +98,6 @@ class Evaluate:
         write_json(self.json, {"results": results, "setting": asdict(pair.info)})
 
 
-
 @dataclass(frozen=True)
 class Record:
     """Record the races that the page shows before any model is loaded: the toy's, or those of --preset smol."""

@@ -198,6 +198,7 @@ def _find_grounded(traces: Race) -> Iterator[LessonStep]:
         word, seen = trace.texts[trace.token_ids[at]].strip(), grounding.probs[at]
         if word in (*COLOURS, *KINDS) and min(tiles) < seen / grounding.factor:
             yield from _find_saved(traces)
+            return
 
 
 def _find_broken(traces: Race) -> Iterator[LessonStep]:

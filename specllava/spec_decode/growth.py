@@ -128,11 +128,11 @@ def grow(
             without its parent; one line that names the rule.
     """
     builder, most, level, expanded = TreeBuilder([root]), max_children(rule), [0], 0
-    for levels in range(depth):
-        frontier = _frontier(builder, rule, level, config.max_expanded_nodes - expanded) if levels else level
+    for number in range(depth):
+        frontier = _frontier(builder, rule, level, config.max_expanded_nodes - expanded) if number else level
         if not frontier:
             break
-        expanded += len(frontier) if levels else 0
+        expanded += len(frontier) if number else 0
         level = []
         for node, top in zip(frontier, expand(builder, frontier), strict=True):
             builder.entropies[node] = top.entropy

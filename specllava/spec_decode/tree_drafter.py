@@ -96,11 +96,12 @@ class TreeDrafter(Drafter):
                 self._engine.commit(slots[0], [slot - slots[0] for slot in slots])
                 self._unread = []
             self._unread += tokens[len(slots) :]
-        elif self._slots:
+            return
+        assert states is not None
+        if self._slots:
             self._engine.truncate(self._slots[0] + 1)
             self._unread, self._states = tokens[1:], states
         else:
-            assert states is not None
             assert self._states is not None
             self._unread, self._states = [*self._unread, *tokens], torch.cat([self._states, states])
 
