@@ -100,6 +100,6 @@ def _add_races(folder: Path, examples: Sequence[Recorded], lessons: Sequence[Les
         for turn in (None, *(range(len(race.turns)) if race.later else ())):
             run, *others = race_frames(race, pictures, race.name, turn, toured=race is examples[0])
             key = race.name if turn is None else f"{race.name} {turn}"
-            same = frame_json(json.loads(run) | {"id": key})  # whenever it is made, so that its file is the same
-            written[key] = _add(folder, f"{key}.json", json.dumps([same, *others], ensure_ascii=False).encode())
+            first = frame_json(json.loads(run) | {"id": key})  # an id that is the same whenever it is made
+            written[key] = _add(folder, f"{key}.json", json.dumps([first, *others], ensure_ascii=False).encode())
     return written

@@ -33,9 +33,10 @@ def held_out_questions(preset: str, count: int) -> Iterator[tuple[Image.Image, s
     """Yield pictures of held-out scenes with a question each: free ones, whose kinds take turns, for the pair smol."""
     free = read_wordings()["free"]
     for number, scene in enumerate(scenes("held-out", START, count)):
-        text = _prompt(number)
         if preset == "smol":
             text = random.Random(number).choice(free[number % len(free)]).format(kind=scene.things[0].kind)
+        else:
+            text = _prompt(number)
         yield draw_scene(scene, PICTURE_SIZE), text
 
 

@@ -210,7 +210,7 @@ class PageState:
         return races | {race.name: race for race in self.recorded}
 
     def pair(self, draft: str | None) -> Any:
-        """Return the pair with a draft, one of ``drafts`` or its own, once it is loaded."""
+        """Return the loaded pair with one of ``drafts``; ``None``: with the draft that the page started with."""
         return self.backend() if draft is None else self.drafts[draft]()
 
     def keep_caches(self, chat: Chat) -> None:
