@@ -153,7 +153,7 @@ def _drafts(options: PageOptions) -> dict[str, Preset]:
     drafts = {TOY_DRAFTS[name]: known[name] for name in names} if started in TOY_DRAFTS else {}
     own = preset_named(running.preset) if running.target is None else Preset(running.target)
     for name in options.drafts:
-        called = Path(name).name
+        called = name if Path(name).name in drafts else Path(name).name
         if called in drafts:
             raise ValueError(f"two drafts are called {called}: name each of --drafts once")
         drafts[called] = known.get(name) or Preset(own.target, name)

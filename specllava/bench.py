@@ -31,7 +31,7 @@ from specllava.metrics import (
     Part,
     Ratio,
     RunTotals,
-    compare_ids,
+    margin_at,
     pool_totals,
     pooled_ratio,
     prefill_totals,
@@ -266,9 +266,7 @@ def _margins(
         trace = pair.run(Lane(REFERENCE, replace(config, drafter="none"), prompts[number]))
         for prompt, position in positions:
             if prompt == number and position < len(trace.token_ids):
-                margin = compare_ids(trace, [*trace.token_ids[:position], -1]).margin
-                if margin is not None:
-                    margins[prompt, position] = margin
+                margins[prompt, position] = margin_at(trace, position)
     return margins
 
 

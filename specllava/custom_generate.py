@@ -160,7 +160,9 @@ def _pair(
             raise ValueError("speculative_generate needs processor=: the model was loaded from no directory or id")
         given = TextProcessor(processor) if isinstance(processor, PreTrainedTokenizerBase) else processor
         pairs.clear()
-        pairs[key] = Pair(name, copy(model), None, given or family.read_processor(Checkpoint.at(path)), name, NO_DRAFT)
+        given = given or family.read_processor(Checkpoint.at(path))
+        # Captured passes would miss adapters and hooks that the model is given later.
+        pairs[key] = Pair(name, copy(model), None, given, name, NO_DRAFT, passes="eager")
     if isinstance(draft, PreTrainedModel):
         name = Path(draft.config.name_or_path).name or type(draft).__name__
         if draft.device != model.device:

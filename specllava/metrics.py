@@ -31,13 +31,13 @@ class RunTotals:
         draft_passes, wall_seconds: of the draft model, and of everything, where they were measured.
     """
 
-    runs: int
-    tokens: int
-    target_passes: int
-    drafted: int
-    accepted: int
-    decode_seconds: float
-    prefill_seconds: float
+    runs: int = 0
+    tokens: int = 0
+    target_passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    decode_seconds: float = 0.0
+    prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     vision_seconds: float = 0.0
@@ -97,15 +97,17 @@ class Comparison:
 
 def prefill_totals(prefill: Prefill) -> RunTotals:
     """Count the prefill of one run."""
-    return RunTotals(1, 1, 0, 0, 0, 0.0, prefill.total, vision_seconds=prefill.vision_seconds, first_tokens=1)
+    return RunTotals(
+        runs=1, tokens=1, first_tokens=1, prefill_seconds=prefill.total, vision_seconds=prefill.vision_seconds
+    )
 
 
 def step_totals(step: StepTrace) -> RunTotals:
     """Count one step."""
     spent = step.seconds
     return RunTotals(
-        0, len(step.emitted), 1, step.tree.drafted, len(step.emitted_nodes), spent.total, 0.0, spent.draft,
-        spent.verify,
+        tokens=len(step.emitted), target_passes=1, drafted=step.tree.drafted, accepted=len(step.emitted_nodes),
+        decode_seconds=spent.total, draft_seconds=spent.draft, verify_seconds=spent.verify,
     )  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def compare_ids(reference: DecodeTrace, theirs: Sequence[int]) -> Comparison:
     shared = min(len(ours), len(theirs))
     for position in range(shared):
         if ours[position] != theirs[position]:
-            return Comparison(False, shared, position, _margin_at(reference, position))
+            return Comparison(False, shared, position, margin_at(reference, position))
     if len(ours) == len(theirs):
         return Comparison(True, shared)
     return Comparison(False, shared, shared, None)
@@ -208,7 +210,12 @@ def saved_tokens(step: StepTrace) -> int:
     return max(0, len(step.emitted) - next(forks, len(step.emitted)) - 1)
 
 
-def _margin_at(trace: DecodeTrace, position: int) -> float:
+def margin_at(trace: DecodeTrace, position: int) -> float:
+    """Return the target's margin where it chose a token: top logit less second, or as drawn.
+
+    Raises:
+        IndexError: the trace has fewer tokens.
+    """
     if position == 0:
         return trace.prefill.first_margin
     seen = 1

@@ -1,16 +1,12 @@
 """Races: a trace per lane, and the lanes of one prompt as one JSON document. No torch.
 
-``visual.player.recorded`` reads the documents.
-
-Either the target alone and a speculative lane or, in older files, two configurations A and B.
-A dialogue is one document of several races, one for each turn.
+``visual.player.recorded`` reads the documents. A dialogue is one document of several races, one for each turn.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specllava.trace import DecodeTrace, Playable
@@ -29,18 +25,6 @@ class Race(Playable, dict[str, DecodeTrace]):
     def __init__(self, traces: Mapping[str, DecodeTrace], picture: Image.Image | None = None) -> None:
         super().__init__(traces)
         self.picture = picture
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTrace:
-    """The trace of one side of a comparison.
-
-    Args:
-        name: what sets this side apart, such as ``rule chain``.
-    """
-
-    name: str
-    trace: DecodeTrace
 
 
 def race_json(target_only: DecodeTrace | None, speculative: DecodeTrace | None, image: str | None = None) -> str:

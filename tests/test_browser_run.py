@@ -111,6 +111,25 @@ def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tm
     tab.page.set_input_files("input[type=file]", str(bad))
     tab.wait("document.body.innerText.includes('is not a recorded race')")
     tab.page.click(".toast-close")
+    marked = tmp_path / "marked.json"
+    marked.write_text('{"<b>x</b>": 1}')  # a file's words are no markup
+    tab.page.set_input_files("input[type=file]", str(marked))
+    tab.wait("document.body.innerText.includes('<b>x</b>')")
+
+
+def test_every_click_on_a_picture_opens_its_run_and_its_guesses(visit: Visitor) -> None:
+    """Whichever way the player was left by; the largest lesson's run is no request of the browser's."""
+    tab = visit("")
+    tab.page.click("#example-0")
+    for _ in range(2):
+        tab.page.click("[data-act=tour]")
+        tab.wait_say("one word per pass")
+    for at in (1, 0):
+        tab.page.click(f"#example-{at}")
+        tab.wait(f"location.search.startsWith('?example={at + 1}-')")
+    tab.page.goto(tab.page.url.partition("?")[0] + "?race=coin&tab=measure")
+    tab.wait("[...document.querySelectorAll('.measure h2')].some((one) => one.innerText === 'This run')")
+    tab.wait("document.body.innerText.includes(' guesses')")
 
 
 def test_measure_compares_and_opens_a_row_on_the_stage_which_is_saved(tab: Visit, tmp_path: Path) -> None:

@@ -281,6 +281,7 @@ BROKEN = (
         "eagle", "draft has layers.0.mlp.up_proj.weight of shape [95, 48], [96, 48] is expected",
         tensors={"layers.0.mlp.up_proj.weight": torch.zeros(95, 48)},
     ),
+    Broken("eagle", "that does not fit: Validation error for field 'rms_norm_eps'", {"rms_norm_eps": "tiny"}),
     Broken("eagle", "draft has hidden_size 'wide', which is no whole number", {"hidden_size": "wide"}),
     Broken(
         "speculators", "draft has transformer_layer_config 'llama', which is no JSON object",

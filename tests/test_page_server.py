@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import urllib.request
@@ -143,7 +144,7 @@ def test_a_follow_up_goes_on_from_a_run_and_from_a_recorded_race(page: PageState
     run = json.loads(frames[0])
     assert [question for question, _ in run["before"]] == ["How many objects are there?"]
     recorded = next(race for race in page.recorded if race.later)
-    later = asked(page, "And behind it?", dialogue=opened_dialogue(recorded))
+    later = asked(page, "And behind it?", dialogue=opened_dialogue(recorded, []))
     *_, frames = run_frames(page, replace(later, picture=str(recorded.pictures[-1])))
     assert len(json.loads(frames[0])["before"]) == len(recorded.turns) and not warned
 
@@ -163,6 +164,9 @@ def test_caches_of_few_dialogues_are_kept(page: PageState, monkeypatch: pytest.M
     assert [len(one.chat._caches._engines) > 0 for one in dialogues if one.chat] == [False, True]
     *_, frames = run_frames(page, asked(page, "What is on the left?", dialogue=dialogues[0]))
     assert kinds(frames)[-1] == "end"
+    dialogues.clear()
+    gc.collect()
+    assert [held() for held in page.caches] == [None]  # nobody's pictures and words outlast the visit
 
 
 # --- what visitors open ---------------------------------------------------------------------------------------------
@@ -209,10 +213,18 @@ def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
 def test_which_words_needed_the_picture_is_measured_of_a_run(page: PageState, tiny: Pair, warned: list[str]) -> None:
     page = replace(page, backend=lambda: tiny)
     handlers, dialogue = Handlers(page), Dialogue()
-    assert list(handlers.needed(dialogue)) == [] and "it is measured of the first question" in warned[-1]
-    list(run_frames(page, asked(page, dialogue=dialogue)))
-    *_, frames = handlers.needed(dialogue)
-    assert kinds(frames)[-1] == "grounding" and kinds(frames)[-2] == "end"
+    assert list(handlers.needed(VISITOR, dialogue)) == [] and "it is measured of the first question" in warned[-1]
+    given = (dict(zip(FIELDS, default_settings(), strict=True)) | {"max_new_tokens": 8}).values()
+    *_, (frames, dialogue) = handlers.run(VISITOR, page.runs.ask("me"), False, str(PICTURE), "Hi", None, *given)
+    *_, frames = handlers.needed(VISITOR, dialogue)
+    assert kinds(frames)[-1] == "grounding" and kinds(frames)[-2] == "end" and dialogue.frames == frames[:-1]
+    hasty = Handlers(replace(page, limits=Limits(seconds_per_run=1e-9)))
+    *_, frames = hasty.needed(VISITOR, dialogue)
+    assert json.loads(frames[-1])["words"] == [] and warned[-1].startswith("Stopped after 0 seconds.")
+    left = hasty.needed(VISITOR, dialogue)
+    next(left)
+    page.runs.ask("me")
+    assert list(left) == []  # another run is on the stage
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
@@ -260,6 +272,8 @@ def test_a_comparison_that_fails_says_so_in_one_line(page: PageState, warned: li
     def broken() -> Pair:
         raise MemoryError
 
+    with pytest.raises(ValueError, match="more than 20,000 characters"):
+        next(measure.questions(measure.ON_QUESTION, None, "x" * 30_000, page))
     page, given = replace(page, backend=broken), ("Rules", "depth", measure.ON_QUESTION, *default_settings())
     assert list(measure._run(page, "me", page.runs.ask("me"), None, "What?", None, *given)) == []
     assert warned == [run.OUT_OF_MEMORY] and "me" not in page.runs._latest
@@ -343,6 +357,7 @@ def test_compare_gives_both_answers_and_the_race_file(client: Client, pair: Pair
         ("Hi", {"no": 1}, "there is no option 'no'"),
         ("Hi", [1], "names and values are expected"),
         ("Hi", {"drafter": "none"}, "drafts nothing here"),
+        ("Hi", {"drafter": "draft: x"}, "there is no draft 'x'"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(client: Client, question: str, options: Any, line: str) -> None:
@@ -356,7 +371,8 @@ def test_no_file_of_the_server_and_no_address_is_read(server: str, tmp_path: Pat
     secret = tmp_path / "secret.png"
     secret.write_bytes(PICTURE.read_bytes())
     marked = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
-    for odd in ({"path": str(secret)}, marked, {**marked, "path": "https://example.com/a.png"}, {"path": 3}, {}):
+    address = {**marked, "path": "https://example.com/a.png"}
+    for odd in ({"path": str(secret)}, marked, address, {"path": 3}, {}, "x", {"path": "x", "meta": "y"}):
         with pytest.raises(ValueError, match="no picture came"):
             checked_path(odd)
         body = json.dumps({"data": [odd, QUESTION, {}]}).encode()

@@ -25,7 +25,7 @@ from specllava.pair import Pair
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 MSD, EAGLE = "llava-1.5-7b-msd", "llava-1.5-7b-eagle"
-HUB = {name: preset for name, preset in presets().items() if not preset.shipped}
+HUB = {name: preset for name, preset in presets().items() if not preset.local}
 SHORT = DecodingConfig(max_new_tokens=12, depth=3)
 
 
@@ -77,7 +77,7 @@ def test_a_format_that_is_asked_for_replaces_the_presets(stored: Path) -> None:
 
 def test_presets_name_what_ships_and_another_name_is_refused_with_the_known_ones() -> None:
     ours = {"toy", "toy-before", "toy-eagle", "toy-eagle-compressed"}
-    assert {name for name, preset in presets().items() if preset.shipped and not preset.fetched} == ours
+    assert {name for name, preset in presets().items() if preset.local and not preset.fetched} == ours
     line = complaint(lambda: Pair.from_preset("smolvlm"))
     near, rest = line.removeprefix("unknown preset 'smolvlm': ").split(" or ")
     assert set(near.split(", ")) <= set(presets()) and "smolvlm2-2.2b-256m" in near

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from specllava.models.images import open_image
-from visual.player.frames import data_address, frame_json, race_frames
+from visual.player.frames import data_address, race_frames, with_id
 from visual.player.lessons import Lesson
 from visual.player.recorded import Recorded
 from visual.player.saved_page import FAVICON, PLOTLY_JS, TITLE, catalog, halves, script, static_text
@@ -95,11 +95,11 @@ def _add_races(folder: Path, examples: Sequence[Recorded], lessons: Sequence[Les
     """Write the frames of every race, and of every turn of a dialogue. Return their addresses by name and turn."""
     lesson_races = {race.name: race for lesson in lessons for race in lesson.races}
     written = {}
-    for race in (lesson_races | {race.name: race for race in examples}).values():
+    for race in (*examples, *lesson_races.values()):
         pictures = [data_address(open_image(picture)) if picture else None for picture in race.pictures]
         for turn in (None, *(range(len(race.turns)) if race.later else ())):
             run, *others = race_frames(race, pictures, race.name, turn, toured=race is examples[0])
             key = race.name if turn is None else f"{race.name} {turn}"
-            first = frame_json(json.loads(run) | {"id": key})  # an id that is the same whenever it is made
-            written[key] = _add(folder, f"{key}.json", json.dumps([first, *others], ensure_ascii=False).encode())
+            frames = [with_id(run, key), *others]  # an id that is the same whenever it is made
+            written[key] = _add(folder, f"{key}.json", json.dumps(frames, ensure_ascii=False).encode())
     return written

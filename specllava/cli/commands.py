@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -30,7 +31,18 @@ from specllava.cli.options import (
 )
 from specllava.config import DecodingConfig
 from specllava.distill.config import DistillConfig, Job
-from specllava.files import SCENES, Split, cached, check_free, scene_images, shipped, whole_directory, write_whole
+from specllava.files import (
+    PAGE,
+    PAGE_HINT,
+    SCENES,
+    Split,
+    cached,
+    check_free,
+    scene_images,
+    shipped,
+    whole_directory,
+    write_whole,
+)
 from specllava.metrics import compare, pool_totals, speedup, summarise
 from specllava.models.presets import ASSETS, Tree, presets
 from specllava.race_file import race_json
@@ -301,8 +313,8 @@ def listing(free: float) -> list[str]:
     """
     lines = [f"{free:.1f} GB of memory are free here. Sizes in GB.", "", _row("preset", "download", "bfloat16", "fits")]
     for name, preset in presets().items():
-        size = "" if preset.shipped else f"{preset.memory:.1f}"
-        download = f"{preset.download:.1f}" if not preset.shipped else "fetched" if preset.fetched else "ships"
+        size = "" if preset.local else f"{preset.memory:.1f}"
+        download = f"{preset.download:.1f}" if not preset.local else "fetched" if preset.fetched else "ships"
         fits = preset.missing == "" and preset.memory <= free
         lines.append(_row(name, download, size, "yes" if fits else "no"))
         draft = "no draft: name one with --draft" if preset.draft is None else _location(preset.draft)
@@ -333,6 +345,8 @@ class View:
 
     def run(self, console: Console) -> None:
         _read_race(self.file)  # refused here, in one line, before a server starts
+        if not all(map(find_spec, PAGE)):
+            raise ValueError(PAGE_HINT)
         page = [sys.executable, str(shipped("app.py")), "--open", str(self.file.resolve()), "--port", str(self.port)]
         code = subprocess.run(page, check=False).returncode
         if code:
@@ -388,9 +402,12 @@ class Site:
         check_free(self.output)
         if not self.output.parent.is_dir():
             raise ValueError(f"--output {self.output} cannot be written: there is no directory {self.output.parent}")
-        examples = _read_races(self.races or ASSETS / "examples")
+        examples, lessons = _read_races(self.races or ASSETS / "examples"), load_lessons(ASSETS / "lessons")
+        taken = {race.name for lesson in lessons for race in lesson.races}
+        if clash := [race.name for race in examples if race.name in taken]:
+            raise ValueError(f"{clash[0]}.json has the name of a lesson's race: rename it")
         with whole_directory(self.output) as folder:
-            write_site(folder, examples, load_lessons(ASSETS / "lessons"), self.live, self.code)
+            write_site(folder, examples, lessons, self.live, self.code)
         files = [file for file in self.output.rglob("*") if file.is_file()]
         size = sum(file.stat().st_size for file in files) / 1e6
         index = self.output / "index.html"

@@ -137,13 +137,15 @@ def load_pair(chosen: PairOptions) -> Pair:
     if target is None:
         preset = preset_named(chosen.preset)
         target, (draft, reading) = preset.target, preset.chosen(draft, reading)
+    if chosen.threads < 0:
+        raise ValueError(f"--threads is {chosen.threads}: 0 or more is needed")
     announce_loading(chosen.preset if chosen.target is None else chosen.target)
     from specllava.pair import Pair
     from specllava.spec_decode.logits_processing import settings_in_force
 
     hide_progress_bars()
     options: dict[str, Any] = asdict(chosen.loading) | asdict(reading)
-    if preset is None or not preset.shipped:
+    if preset is None or not preset.local:
         options["notify"] = print_notice
     pair = Pair.load(target, draft, None if preset is None else chosen.preset, **options)
     if asked := settings_in_force(pair.target.generation_config, sampling=True):

@@ -79,7 +79,7 @@ class EnginePool:
             default=None,
         )
         if fitting is not None:
-            free.remove(fitting)
+            free[:] = [engine for engine in free if engine is not fitting]  # another thread may have dropped it
             return fitting
         free.clear()
         capacity = capacity if self._graphs is None else window_of(capacity)

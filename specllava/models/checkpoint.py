@@ -187,7 +187,7 @@ class Checkpoint:
         Raises:
             ValueError: neither, or files that cannot be read.
         """
-        if self._pickled():
+        if self._read(self._pickled):
             return None
         return self._read(lambda: [name for file in self._files() for name in self._names(file)])
 
@@ -203,7 +203,7 @@ class Checkpoint:
         Raises:
             ValueError: a file that cannot be read, is larger, or holds anything but tensors.
         """
-        if not self._pickled():
+        if not self._read(self._pickled):
             return self._read(
                 lambda: {name: align_memory(one) for file in self._files() for name, one in load_file(file).items()}
             )

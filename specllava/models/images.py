@@ -25,8 +25,7 @@ SIDEWAYS: Final = (5, 6, 7, 8)
 BYTES: Final = bytes, bytearray, memoryview
 ImageFile = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO  # by name, as bytes or opened
 ImageSource = ImageFile | Image.Image | npt.NDArray[Any]
-Picture = ImageSource | None  # as callers name it
-Pictures = Picture | list[Picture] | tuple[Picture, ...]
+Pictures = ImageSource | list[ImageSource | None] | tuple[ImageSource | None, ...] | None  # as callers name them
 
 
 def open_image(source: ImageSource, longest: int | None = None, most: int = MAX_PIXELS) -> Image.Image:

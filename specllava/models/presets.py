@@ -22,7 +22,7 @@ ASSETS = shipped("assets")
 NO_FIGURES: Final = "no figures are known"
 FETCH_SMOL: Final = (
     "the language model of the pair smol is not on this machine: in a clone, python -m recipes.smol fetch"
-    " (93 MB download, 270 MB on disk)"
+    " (93 or 269 MB to download, 277 MB on disk)"
 )
 Tree = Mapping[str, Any]  # options of decoding by the names of DecodingConfig
 
@@ -57,7 +57,7 @@ class Preset:
     memory: float = 0.0
 
     @property
-    def shipped(self) -> bool:
+    def local(self) -> bool:
         """Whether its models are directories, and load without a network: with the project, or fetched before."""
         return isinstance(self.target, Path)
 

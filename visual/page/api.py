@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 import uuid
@@ -19,11 +20,21 @@ from specllava.metrics import compare as compare_lanes
 from specllava.metrics import speedup, summarise
 from specllava.race_file import race_json
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace
-from visual.page.run import COMPUTE, Bounded, lanes_config, log_run, open_pictures, refusal_line, session_of
-from visual.page.settings import FIELDS, make_config
+from visual.page.run import (
+    COMPUTE,
+    Bounded,
+    failure_line,
+    lanes_config,
+    log_run,
+    open_pictures,
+    refusal_line,
+    session_of,
+)
+from visual.page.settings import FIELDS, make_config, read_draft
 from visual.page.state import PageState
 from visual.player.recorded import check_question
 
+log = logging.getLogger(__name__)
 Answer = dict[str, Any]
 Options = dict[str, Any]
 OPTIONS: Final = "options of decoding by name, such as rule, depth or temperature; others keep their defaults"
@@ -66,14 +77,18 @@ def _run(state: PageState, request: gr.Request, question: Any, image: Any, optio
         gr.Error: what can be changed, in one line.
     """
     session, number = f"{session_of(request)} {uuid.uuid4().hex}", 0
+    began, outcome, traces = time.monotonic(), "refused", dict[str, DecodeTrace]()
     try:
         if not isinstance(question, str) or not question.strip():
             raise ValueError("the question is empty: send a text")
         check_question(question, state.limits.prompt_characters)
         config = make_config(_options(options), state.limits)
+        draft = read_draft(_options(options).get("drafter"))
+        if draft is not None and draft not in state.drafts:
+            raise ValueError(f"there is no draft {short(draft)}: known are {', '.join(state.drafts) or 'none'}")
         path = checked_path(image)
         number = state.runs.ask(session)
-        pair = state.pair(None)
+        pair = state.pair(draft)
         if state.lent is not None:
             raise ValueError("this page lends its GPU to visitors alone: it has no API")
         chosen, absent = lanes_config(pair.info, config)
@@ -81,15 +96,19 @@ def _run(state: PageState, request: gr.Request, question: Any, image: Any, optio
             raise ValueError(f"drafter {config.drafter} drafts nothing here: choose another")
         images = open_pictures(path, state.limits.pixels) if pair.sees else ()
         events = pair.race(pair.lane(images, question, chosen).with_target_only())
-        began = time.monotonic()
         race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(session, number))
         traces = dict(pair.collect(list(race)))
-        log_run("call", race.outcome, time.monotonic() - began, traces)
+        outcome = race.outcome
         return traces
     except ValueError as refusal:
         raise gr.Error(refusal_line(refusal), print_exception=False) from None
+    except Exception as problem:
+        outcome = "failed"
+        log.exception("a call failed")
+        raise gr.Error(failure_line(problem), print_exception=False) from None
     finally:
         state.runs.end(session, number)
+        log_run("call", outcome, time.monotonic() - began, traces)
 
 
 def _options(options: Any) -> dict[str, Any]:
@@ -113,9 +132,9 @@ def checked_path(image: Any) -> str | None:
     """
     if image is None:
         return None
-    data = image if isinstance(image, dict) else image.model_dump()
-    path, meta = data.get("path"), data.get("meta") or {}
-    if not isinstance(path, str) or meta.get("_type") != "gradio.FileData" or is_http_url_like(path.lower()):
+    path, meta = (image.get("path"), image.get("meta")) if isinstance(image, dict) else (None, None)
+    marked = isinstance(meta, dict) and meta.get("_type") == "gradio.FileData"
+    if not marked or not isinstance(path, str) or is_http_url_like(path.lower()):
         raise ValueError("no picture came: image must be file data, as an upload to this server was answered")
     from gradio.utils import get_upload_folder, is_in_or_equal
 

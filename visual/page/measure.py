@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import math
@@ -19,12 +20,12 @@ from specllava.race_file import race_json
 from specllava.trace import TARGET_ONLY, DecodeTrace
 from visual.figures import Doubts, doubt_chart, doubt_words, reach_chart, reach_words, speed_chart
 from visual.page import pays
-from visual.page.run import QUICK, Bounded, connect_run, failure_line, open_pictures, refusal_line, session_of
+from visual.page.run import QUICK, Bounded, connect_run, failure_line, open_pictures, refusal_line, session_of, warn
 from visual.page.settings import FIELDS, make_config, read_draft, settings_controls
 from visual.page.state import Dialogue, PageState, opened_dialogue
 from visual.player.frames import race_frames
 from visual.player.labels import counted
-from visual.player.recorded import recorded_race
+from visual.player.recorded import check_question, recorded_race
 from visual.player.tree import node_rows
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Row:
 def questions(scope: str, path: str | None, asked: str, state: PageState) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Yield picture and question of each prompt: the one on the stage, or held-out scenes that ship."""
     if scope == ON_QUESTION:
+        check_question(asked, state.limits.prompt_characters)
         yield open_pictures(path, state.limits.pixels), asked
         return
     rows = map(json.loads, SCENES.read_text(encoding="utf-8").splitlines())
@@ -177,7 +179,9 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
                     first.nodes, headers=list(NODE_COLUMNS), interactive=False, max_height=420, show_label=False
                 )
     _pays()
-    player.change(run_views, player, [about, reach_line, reach, doubts, nodes], trigger_mode="always_last", **QUICK)
+    # The dialogue is kept here: frames as an input would be sent back with every change, and large ones be refused.
+    views = [about, reach_line, reach, doubts, nodes]
+    player.change(_views_of, stage[3], views, trigger_mode="always_last", **QUICK)
     changes = [whose.change, compared_doubts.change, doubts.change]
     gr.on(changes, doubt_views, [whose, compared_doubts, doubts], doubt, **QUICK)
     return controls
@@ -191,6 +195,10 @@ class RunViews(NamedTuple):
     reach: Any = None
     doubts: Doubts = Doubts(())
     nodes: list[tuple[Any, ...]] | None = None
+
+
+def _views_of(dialogue: Dialogue | None) -> RunViews:
+    return run_views(dialogue.frames if dialogue is not None else None)
 
 
 def run_views(frames: Sequence[str] | None) -> RunViews:
@@ -275,8 +283,9 @@ def _open_row(event: gr.SelectData, races: list[str]) -> Any:
     try:
         race = recorded_race("compared", races[row].encode())
     except ValueError as refusal:
-        raise gr.Error(f"This run cannot be drawn: {refusal}", print_exception=False) from None
-    return race_frames(race), race.turns[-1].prompt, opened_dialogue(race)
+        raise gr.Error(html.escape(f"This run cannot be drawn: {refusal}"), print_exception=False) from None
+    frames = race_frames(race)
+    return frames, race.turns[-1].prompt, opened_dialogue(race, frames)
 
 
 def _run(
@@ -296,12 +305,12 @@ def _run(
             if rows:
                 yield _shown(rows, prompts, knob if kind == "One knob" else "")
         if bounded.outcome == "deadline":
-            gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
+            warn(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What was found so far stays.")
     except ValueError as refusal:
-        gr.Warning(f"This cannot be compared: {refusal_line(refusal)}")
+        warn(f"This cannot be compared: {refusal_line(refusal)}")
     except Exception as problem:
         log.exception("a comparison failed")
-        gr.Warning(failure_line(problem))
+        warn(failure_line(problem))
     finally:
         state.runs.end(session, number)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
+import logging
 import random
 import tempfile
+import uuid
 from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,14 +22,27 @@ from specllava.files import SPLITS, scene_images
 from specllava.models.images import is_animated, open_image
 from visual.page.api import connect_api
 from visual.page.measure import measure_tab
-from visual.page.run import COMPUTES, PICTURE_PIXELS, QUICK, Asked, connect_run, refusal_line, run_frames, session_of
+from visual.page.run import (
+    COMPUTES,
+    PICTURE_PIXELS,
+    QUICK,
+    Asked,
+    Bounded,
+    connect_run,
+    failure_line,
+    refusal_line,
+    run_frames,
+    session_of,
+    warn,
+)
 from visual.page.settings import FIELDS, make_config, read_draft
 from visual.page.state import Dialogue, PageState, opened_dialogue, picture_path
-from visual.player.frames import data_address, grounding_frames, race_frames, waiting_frames
+from visual.player.frames import data_address, frame_json, grounding_frames, race_frames, waiting_frames, with_id
 from visual.player.labels import counted
 from visual.player.recorded import Recorded, read_recorded, titles
 from visual.player.saved_page import PLOTLY_JS, STATIC, TITLE, TOY, catalog, halves, script, static_text
 
+log = logging.getLogger("specllava.page")
 SUGGESTED: Final = {  # by what the chip says
     "Describe it": "Describe this image in detail.",
     "Tell a story": "Tell me a story about this picture.",
@@ -47,6 +63,7 @@ NONE_YET: Final = "there is no dialogue to go on with: press Run first"
 SHOWN_EXAMPLES: Final = 4
 QUIET_ICONS: Final = '() => document.querySelectorAll("#ask .thumb img").forEach((image) => { image.alt = ""; })'
 NO_TOY: Final = "Both models look at the same picture and question; the answer is always the large one’s own."
+UNMEASURED: Final = frame_json({"kind": "grounding", "words": [], "say": "", "grid": 0})
 SECONDS_BETWEEN_POLLS: Final = 1.0  # of whether the models are loaded
 MOUNT: Final = """
 const ask = (race, turn) => trigger("open", { race, turn });
@@ -81,7 +98,8 @@ def script_file() -> Path:
 
 def build_page(state: PageState) -> gr.Blocks:
     """Build the page and register the player's files with gradio. Touches no model."""
-    pictures = [picture for race in state.races.values() for picture in race.pictures if picture]
+    races = [*state.races.values(), *([state.opened] if state.opened else [])]
+    pictures = [picture for race in races for picture in race.pictures if picture]
     scenes = [scene for split in SPLITS for scene in scene_images(split)] if state.is_toy else []
     gr.set_static_paths([STATIC, PLOTLY_JS, script_file().parent, *pictures, *scenes])
     handlers = Handlers(state)
@@ -112,7 +130,7 @@ def _stage(handlers: Handlers) -> Stage:
         max_length=state.limits.prompt_characters, elem_id="question", placeholder="Ask about the picture",
     )  # fmt: skip
     with gr.Column(elem_id="stage"):
-        player = _player(state)
+        player = _player(handlers)
         picture = gr.File(picture_path(state.first), visible=False, type="filepath")
         shown = [player, picture, question, gr.State()]
         player.open(handlers.opened, None, shown, **QUICK)
@@ -134,16 +152,17 @@ def _stage(handlers: Handlers) -> Stage:
     return Stage(shown, run, stop, follow, running)
 
 
-def _player(state: PageState) -> gr.HTML:
+def _player(handlers: Handlers) -> gr.HTML:
+    state = handlers.state
+
     def saved_page(_: object = None) -> tuple[str, str, dict[str, list[str]]]:
         """Return a saved page before and after its data, and the frames of tour and lessons; the browser adds a run."""
         races = [*state.recorded[:1], *(race for lesson in state.lessons for race in lesson.races)]
-        return *halves(), {race.name: shown_frames(state, race) for race in races}
+        return *halves(), {race.name: handlers.frames(race) for race in races}
 
-    first = state.first
-    frames = shown_frames(state, first) if first else waiting_frames(None, FIRST_QUESTION, NEW)
     return gr.HTML(
-        frames, html_template=static_text("stage.html"), js_on_load=MOUNT, apply_default_css=False, elem_id="player",
+        handlers.first_frames(), html_template=static_text("stage.html"), js_on_load=MOUNT, apply_default_css=False,
+        elem_id="player",
         catalog=catalog(state.recorded, state.lessons), script=script_file().as_posix(), plotly=PLOTLY_JS.as_posix(),
         measures=state.lent is None, server_functions=[saved_page],
     )  # fmt: skip
@@ -175,7 +194,7 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     connect_run(handlers.state, ways, [stage.run, stage.stop], handlers.run, [player, dialogue], stage.running)
     if handlers.state.lent is None:
         player.needed(handlers.needed, dialogue, player, show_progress_on=stage.running, **COMPUTES)
-    page.load(lambda: opened_dialogue(handlers.state.first), None, dialogue, **QUICK)
+    page.load(lambda: opened_dialogue(handlers.state.first, handlers.first_frames()), None, dialogue, **QUICK)
     page.load(None, None, None, js=QUIET_ICONS)
     page.unload(handlers.leave)
 
@@ -210,14 +229,6 @@ def _drawn(path: Path) -> str:
     return data_address(open_image(path))
 
 
-def shown_frames(state: PageState, race: Recorded, turn: int | None = None) -> list[str]:
-    """Make the frames of a race that was run before; the page's first example begins with its beats."""
-    own = state.races.get(race.name) is race
-    pictures = [_drawn(picture) if picture else None for picture in race.pictures]
-    toured = race is next(iter(state.recorded), None)
-    return race_frames(race, pictures, race.name if own else None, turn, toured)
-
-
 @dataclass(frozen=True)
 class Handlers:
     """Handlers of one page's events. Gradio gives the request by its annotation."""
@@ -238,17 +249,35 @@ class Handlers:
         """Open the recorded race of a thumbnail."""
         return self._open(name, None, request)
 
+    def frames(self, race: Recorded, turn: int | None = None) -> list[str]:
+        """Return the frames of a race that was run before, with an id of their own, by which the player knows a change.
+
+        The page's first example begins with its beats.
+        """
+        own = self.state.races.get(race.name) is race
+        made = self.made.get((race.name, turn)) if own else None
+        if made is None:
+            pictures = [_drawn(picture) if picture else None for picture in race.pictures]
+            toured = race is next(iter(self.state.recorded), None)
+            made = race_frames(race, pictures, race.name if own else None, turn, toured)
+        if own:
+            self.made[race.name, turn] = made
+        return [with_id(made[0], uuid.uuid4().hex), *made[1:]]
+
+    def first_frames(self) -> list[str]:
+        """Return the frames that the page opens with."""
+        first = self.state.first
+        return self.frames(first) if first else waiting_frames(None, FIRST_QUESTION, NEW)
+
     def _open(self, name: str, turn: Any, request: gr.Request) -> Shown:
         race = self.state.races.get(name)
         if race is None:
-            raise gr.Error(f"There is no recorded run {name[:40]!r}.", print_exception=False)
+            raise gr.Error(html.escape(f"There is no recorded run {name[:40]!r}."), print_exception=False)
         turns = len(race.turns)
         at = min(max(turn, 0), turns - 1) if isinstance(turn, int) else turns - 1
-        key = (name, at if turns > 1 and turn is not None else None)
-        if key not in self.made:
-            self.made[key] = shown_frames(self.state, race, key[1])
+        frames = self.frames(race, at if turns > 1 and turn is not None else None)
         self.leave(request)
-        return self.made[key], picture_path(race, at), race.turns[at].prompt, opened_dialogue(race)
+        return frames, picture_path(race, at), race.turns[at].prompt, opened_dialogue(race, frames)
 
     def new_scene(self, request: gr.Request) -> Shown:
         """Show one of the scenes that ship."""
@@ -256,25 +285,25 @@ class Handlers:
         path = str(random.choice(scene_images(split)))
         return self._waits(request, path, "", STRANGE if split == "held-out" else NEW)
 
-    def uploaded(self, path: str | None, asked: str, request: gr.Request) -> Shown:
+    def uploaded(self, path: str | None, asked: str | None, request: gr.Request) -> Shown:
         """Show an uploaded picture, or a race file; what cannot be used is reported and changes nothing."""
         try:
             return self._read(path, asked, request)
         except ValueError as refusal:
-            gr.Warning(f"This file cannot be used: {refusal}")
+            warn(f"This file cannot be used: {refusal}")
             return (gr.skip(),) * 4
 
-    def _read(self, path: str | None, asked: str, request: gr.Request) -> Shown:
+    def _read(self, path: str | None, asked: str | None, request: gr.Request) -> Shown:
         if path is None:
             raise ValueError("no file came")
         file, limits = Path(path), self.state.limits
         if file.suffix.lower() == ".json":
             race = read_recorded(file, limits.trace_bytes)
-            frames = shown_frames(self.state, race)
+            frames = self.frames(race)
             self.leave(request)
             if race.filled:
-                gr.Info(race.filled)
-            return frames, picture_path(race), race.turns[-1].prompt, opened_dialogue(race)
+                gr.Info(html.escape(race.filled))
+            return frames, picture_path(race), race.turns[-1].prompt, opened_dialogue(race, frames)
         size = file.stat().st_size
         if size > limits.upload_bytes:
             raise ValueError(f"it has {size:,} bytes, and at most {limits.upload_bytes:,} are read: make it smaller")
@@ -282,11 +311,11 @@ class Handlers:
             gr.Info("The picture is animated: the models see its first frame.")
         return self._waits(request, path, asked, PHOTO if self.state.is_toy else OWN_PICTURE)
 
-    def _waits(self, request: gr.Request, path: str, asked: str, sentence: str) -> Shown:
+    def _waits(self, request: gr.Request, path: str, asked: str | None, sentence: str) -> Shown:
         """Show a picture that waits for its question; the run before it ends, and so does its dialogue."""
         address = data_address(open_image(path, PICTURE_PIXELS, self.state.limits.pixels))
         self.leave(request)
-        question = asked if asked.strip() else FIRST_QUESTION
+        question = asked if asked and asked.strip() else FIRST_QUESTION
         return waiting_frames(address, question, sentence), path, question, Dialogue()
 
     def run(
@@ -304,26 +333,38 @@ class Handlers:
                 raise ValueError(LOST if dialogue is None else NONE_YET)
         except ValueError as refusal:
             self.state.runs.end(session, number)
-            gr.Warning(f"This cannot run: {refusal_line(refusal)}")
+            warn(f"This cannot run: {refusal_line(refusal)}")
             return
         after = dialogue if follow and dialogue is not None else Dialogue()
         for frames in run_frames(self.state, Asked(session, number, path, question, config, draft, after)):
+            after.frames = frames
             yield frames, after
 
-    def needed(self, dialogue: Dialogue | None) -> Generator[Any]:
-        """Measure which words of the run on the stage needed the picture."""
+    def needed(self, request: gr.Request, dialogue: Dialogue | None) -> Generator[Any]:
+        """Measure which words of the run on the stage needed the picture, as far as its time allows."""
         from specllava.scoring import ground
 
-        measured = None
+        session, runs = session_of(request), self.state.runs
+        number, seconds, found = runs.ask(session), self.state.limits.seconds_per_run, list[str]()
         try:
             if dialogue is None or dialogue.last is None or len(dialogue.turns) != 1:
                 raise ValueError("it is measured of the first question of a dialogue that was run here")
             turn = dialogue.last
-            for trace in ground(self.state.pair(dialogue.draft), turn.media, turn.text, turn.trace):
-                measured = trace
+            passes = ground(self.state.pair(dialogue.draft), turn.media, turn.text, turn.trace)
+            race = Bounded(passes, seconds, lambda: runs.state(session, number))
+            for trace in race:
+                found = grounding_frames(trace)
                 yield gr.skip()
+            if race.outcome == "left":
+                return
+            if race.outcome == "deadline":
+                warn(f"Stopped after {seconds:.0f} seconds. What was found so far stays.")
         except ValueError as refusal:
-            gr.Warning(f"This cannot be measured: {refusal}")
-            return
-        if measured is not None:
-            yield [*dialogue.frames, *grounding_frames(measured)]
+            warn(f"This cannot be measured: {refusal}")
+        except Exception as problem:
+            log.exception("what needed the picture was not measured")
+            warn(failure_line(problem))
+        finally:
+            runs.end(session, number)
+        if dialogue is not None and dialogue.frames:
+            yield [*dialogue.frames, *(found or [UNMEASURED])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import math
@@ -76,11 +77,11 @@ def run_frames(state: PageState, asked: Asked) -> Generator[list[str]]:
         outcome, last = yield from _race(state, asked)
     except (ValueError, gr.Error) as refusal:
         outcome = "refused"
-        gr.Warning(f"This cannot run: {refusal_line(refusal)}")
+        warn(f"This cannot run: {refusal_line(refusal)}")
     except Exception as problem:
         outcome = "failed"
         log.exception("a run failed")
-        gr.Warning(failure_line(problem))
+        warn(failure_line(problem))
     finally:
         runs.end(asked.session, asked.number)
         log_run("race", outcome, time.monotonic() - began, last)
@@ -109,15 +110,13 @@ def _race(state: PageState, asked: Asked) -> Generator[list[str], None, tuple[Ou
     made = FrameList(live=True, picture=shown, lanes=lanes, absent=absent, before=before)
     race = Bounded(events, state.limits.seconds_per_run, lambda: state.runs.state(asked.session, asked.number))
     traces = yield from draw_race(made, pair.collect, race)
-    if race.outcome != "left":
-        dialogue.frames = made.frames
     speculative = traces.get(SPECULATIVE)
     if race.outcome == "deadline":
-        gr.Warning(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What is shown so far stays.")
+        warn(f"Stopped after {state.limits.seconds_per_run:.0f} seconds. What is shown so far stays.")
     elif speculative is not None:
         advice = unused_draft(speculative.setting.draft, speculative.config.drafter, summarise([speculative]))
         if advice:
-            gr.Warning(advice)
+            warn(advice)
     return race.outcome, traces
 
 
@@ -186,9 +185,9 @@ def connect_run(
         on = state.runs.state(session_of(request), latest) != "left"
         return gr.update(visible=not on), gr.update(visible=on)
 
-    def refuse(request: gr.Request) -> tuple[Any, ...]:  # only the browser learns that the queue is full
+    def refuse(request: gr.Request) -> tuple[Any, ...]:  # only the browser learns that the queue or a limit is full
         state.runs.leave(session_of(request))
-        line = f"This did not run: {state.limits.waiting} runs are waiting already. Try again in a minute."
+        line = "This did not run: too many runs are waiting, or came from your address. Try again in a minute."
         return gr.update(visible=True), gr.update(visible=False), line
 
     for clicks, inputs in ways:
@@ -198,6 +197,11 @@ def connect_run(
         computed.then(finish, number, buttons, **QUICK)
         computed.failure(refuse, None, [*buttons, running], **QUICK)
     buttons[1].click(stop, None, None, **QUICK)
+
+
+def warn(line: str) -> None:
+    """Show a visitor a line as it is: Gradio reads markup in what it shows."""
+    gr.Warning(html.escape(line, quote=False))
 
 
 def failure_line(problem: Exception) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import ref
 
 from specllava.config import DecodingConfig, Limits
 from specllava.models.images import open_image
@@ -35,7 +36,7 @@ class Dialogue:
     Args:
         picture: path of the picture of the last question.
         draft: name of the draft that guesses in ``chat``; ``None``: the page's own.
-        frames: of the last run here.
+        frames: of what the stage shows of it.
     """
 
     recorded: Recorded | None = None
@@ -47,7 +48,8 @@ class Dialogue:
     @property
     def last(self) -> Any:
         """The last turn that was run here, of a chat; ``None`` without one."""
-        return self.chat.turns[-1] if self.chat is not None and self.frames else None
+        earlier = len(self.recorded.turns) if self.recorded is not None else 0
+        return self.chat.turns[-1] if self.chat is not None and len(self.chat.turns) > earlier else None
 
     @property
     def turns(self) -> list[Turn]:
@@ -88,9 +90,9 @@ def picture_path(race: Recorded | None, turn: int = -1) -> str | None:
     return str(picture) if picture else None
 
 
-def opened_dialogue(race: Recorded | None) -> Dialogue:
-    """Return the dialogue of a race that was run before; ``None``: an empty one."""
-    return Dialogue(race, picture_path(race))
+def opened_dialogue(race: Recorded | None, frames: list[str]) -> Dialogue:
+    """Return the dialogue of a race that was run before, which the stage shows; ``None``: an empty one."""
+    return Dialogue(race, picture_path(race), frames=frames)
 
 
 def _turns(dialogue: Dialogue) -> list[Any]:
@@ -106,7 +108,7 @@ def _turns(dialogue: Dialogue) -> list[Any]:
     race = dialogue.recorded
     if race is None:
         return []
-    if race.a is not None or race.lead.turn or any(one.image_name and one.image is None for one in race.turns):
+    if race.lead.turn or any(one.image_name and one.image is None for one in race.turns):
         raise ValueError("this file lacks turns or a picture to go on from: choose a picture and press Run")
     turns = []
     for one in race.turns:
@@ -178,7 +180,8 @@ class PageState:
         drafts: the target with other drafts, by the draft's name.
         lent: runs a race where a GPU is lent for it, and yields frames; ``None``: it runs here.
         launched: set once the page is served.
-        caches: chats that keep their KV caches, asked longest ago first; one run at a time changes them.
+        caches: chats that keep their KV caches while their visitors are there, asked longest ago first; one run at a
+            time changes them.
     """
 
     backend: Callable[[], Pair]
@@ -191,7 +194,7 @@ class PageState:
     lent: LentRace | None = None
     launched: Event = field(default_factory=Event)
     runs: Runs = field(default_factory=Runs)
-    caches: list[Chat] = field(default_factory=list)
+    caches: list[ref[Chat]] = field(default_factory=list)
 
     @property
     def first(self) -> Recorded | None:
@@ -215,10 +218,10 @@ class PageState:
 
     def keep_caches(self, chat: Chat) -> None:
         """Let a chat keep its KV caches, and those that were asked long ago drop theirs."""
-        self.caches[:] = [*(one for one in self.caches if one is not chat), chat]
-        for one in self.caches[:-MOST_CACHES]:
+        kept = [one for held in self.caches if (one := held()) is not None and one is not chat] + [chat]
+        for one in kept[:-MOST_CACHES]:
             one.forget()
-        del self.caches[:-MOST_CACHES]
+        self.caches[:] = map(ref, kept[-MOST_CACHES:])
 
     @cached_property
     def loading(self) -> Future[Any]:

@@ -170,7 +170,7 @@ def race_frames(
     race: Recorded, pictures: Sequence[str | None] = (), name: str | None = None, turn: int | None = None,
     toured: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Make all frames of a race file; of a comparison those of side B, of a dialogue those of one turn.
+    """Make all frames of a race file, of a dialogue those of one turn.
 
     Args:
         pictures: picture of each turn, as data addresses.
@@ -179,7 +179,8 @@ def race_frames(
     turns = race.turns
     shown = len(turns) - 1 if turn is None else turn
     one = turns[shown]
-    lanes = _lanes(one)
+    named = (TARGET_ONLY, one.target_only), (SPECULATIVE, one.speculative)
+    lanes = {lane: trace for lane, trace in named if trace is not None}
     stopped = any(trace.finish_reason == "stopped" for trace in lanes.values())
     before = [(earlier.prompt, earlier.lead.text) for earlier in turns[:shown]]
     picture = pictures[shown] if shown < len(pictures) else None
@@ -190,16 +191,6 @@ def race_frames(
         files = [race_json(each.target_only, each.speculative, each.image_name or None) for each in turns]
         frames[end] = frame_json(json.loads(frames[end]) | {"file": dialogue_json(files)})
     return frames
-
-
-def _lanes(race: Recorded) -> dict[str, DecodeTrace]:
-    """Return the lanes that are drawn: of a comparison side B beside the target alone, unless B is that itself."""
-    alone, together = race.target_only, race.speculative
-    if race.b is not None:
-        side = race.b.trace
-        is_alone = side.drafter is None and side.config.drafter == "none"
-        alone, together = (side, None) if is_alone else (alone, side)
-    return {lane: trace for lane, trace in ((TARGET_ONLY, alone), (SPECULATIVE, together)) if trace is not None}
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -217,6 +208,11 @@ def data_address(picture: Image.Image) -> str:
     buffer = io.BytesIO()
     small.convert("RGB").save(buffer, format="JPEG", quality=88)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def with_id(frame: str, number: str) -> str:
+    """Return the first frame of a race with another id."""
+    return frame_json(json.loads(frame) | {"id": number})
 
 
 def _draw(trace: DecodeTrace, draw: Draw) -> dict[str, object]:

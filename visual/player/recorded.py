@@ -1,8 +1,7 @@
 """Race files, as examples, visitors and the command line have them.
 
 A race file is one JSON document, ``{"image": "picture.png", "target_only": trace, "speculative": trace}``. The page
-and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well. Instead of
-``speculative`` there may be two sides of a comparison, ``"a": {"name": "rule chain", "trace": trace}`` and ``"b"``.
+and ``compare --trace`` write it. One lane may be missing, and the bare trace of one lane is read as well.
 A dialogue is ``{"dialogue": [race, race, …]}``, its turns in order; a later turn has an ``image`` only if another
 picture came with its message. ``image`` may be missing; if a picture of that name lies beside the file it belongs to
 the race. Files come from anywhere, so everything that drawing relies on is checked here, once for all readers.
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from specllava.config import RULE_CHOICES, DecodingConfig, short, upper_bound
-from specllava.race_file import NamedTrace
 from specllava.trace import DecodeTrace, StepTrace, read_trace
 from specllava.trace_fields import parse_json
 from visual.player.labels import strip_bidi
@@ -95,8 +93,7 @@ def check_question(question: str, most: int = MAX_PROMPT_CHARACTERS) -> None:
 
 
 LANES = ("target_only", "speculative")
-SIDES = ("a", "b")
-KEYS = ("image", *LANES, *SIDES)
+KEYS = ("image", *LANES)
 MAX_BYTES = upper_bound("trace_bytes")
 MAX_TURNS = 16  # of a dialogue
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
@@ -110,7 +107,6 @@ class Recorded:
         name: of its file, without the ending.
         image: the picture's file, if it lies beside the race's.
         filled: which options the file leaves open and what was filled in, in words; "" if none, as in most files.
-        a, b: two sides of a comparison, instead of a speculative lane: both or neither.
         image_name: the picture that the file names, there or not; "" if it names none.
         later: the turns of a dialogue that this race is the first turn of.
     """
@@ -120,8 +116,6 @@ class Recorded:
     target_only: DecodeTrace | None
     speculative: DecodeTrace | None
     filled: str = ""
-    a: NamedTrace | None = None
-    b: NamedTrace | None = None
     image_name: str = ""
     later: tuple[Recorded, ...] = ()
 
@@ -140,17 +134,16 @@ class Recorded:
 
     @property
     def lead(self) -> DecodeTrace:
-        """The lane whose steps are drawn: side B or the speculative one, if there is one."""
-        lead = self.b.trace if self.b else self.speculative or self.target_only
+        """The lane whose steps are drawn: the speculative one, if there is one."""
+        lead = self.speculative or self.target_only
         assert lead is not None  # a file without lanes is refused
         return lead
 
     @property
     def lanes(self) -> dict[str, DecodeTrace]:
-        """The lanes and sides that there are, by their names in the file."""
-        sides = {name: side.trace for name, side in (("a", self.a), ("b", self.b)) if side is not None}
+        """The lanes that there are, by their names in the file."""
         lanes = {"target_only": self.target_only, "speculative": self.speculative}
-        return {name: trace for name, trace in lanes.items() if trace is not None} | sides
+        return {name: trace for name, trace in lanes.items() if trace is not None}
 
     @property
     def prompt(self) -> str:
@@ -237,8 +230,6 @@ def _check_dialogue(turns: Sequence[Recorded]) -> None:
     if len(turns) < 2:
         return
     for number, turn in enumerate(turns):
-        if turn.a is not None:
-            raise ValueError(f"turn {number + 1} is a comparison: a turn has a target_only or a speculative lane")
         odd = next((trace.turn for trace in turn.lanes.values() if trace.turn != number), None)
         if odd is not None:
             raise ValueError(f"turn {number + 1} was recorded as turn {odd + 1} of its dialogue")
@@ -251,7 +242,7 @@ def _parse_race(name: str, document: dict[str, Any]) -> Recorded:
     if "steps" in document or "prefill" in document:
         trace = read_trace(document)
         filled = _name_filled({"the trace": document})
-        alone = trace.config.drafter == "none"
+        alone = trace.drafter is None and trace.config.drafter == "none"
         return Recorded(name, None, trace if alone else None, None if alone else trace, filled)
     unknown = [key for key in document if key not in KEYS]
     if unknown:
@@ -260,34 +251,14 @@ def _parse_race(name: str, document: dict[str, Any]) -> Recorded:
             f" file has: known are {', '.join(KEYS)}; the file may be of a newer specllava that knows it"
         )
     lanes = {lane: document[lane] for lane in LANES if document.get(lane) is not None}
-    sides = {side: _side(document[side], side) for side in SIDES if document.get(side) is not None}
-    if not lanes and not sides:
-        raise ValueError("it has neither a target_only nor a speculative lane, nor the sides a and b")
-    if sides and (len(sides) < len(SIDES) or "speculative" in lanes):
-        given = ", ".join([*lanes, *sides])
-        raise ValueError(f"it has {given}: a comparison has both a and b, and no speculative lane beside them")
+    if not lanes:
+        raise ValueError("it has neither a target_only nor a speculative lane")
     image = document.get("image")
     if image is not None and not isinstance(image, str):
         raise ValueError(f"image = {short(image)}: it must be the name of a file")
     traces = {key: read_trace(lane, key) for key, lane in lanes.items()}
-    named = {key: NamedTrace(side["name"], read_trace(side["trace"], f"{key}.trace")) for key, side in sides.items()}
-    filled = _name_filled(lanes | {key: side["trace"] for key, side in sides.items()})
-    return Recorded(
-        name, None, traces.get("target_only"), traces.get("speculative"), filled, named.get("a"), named.get("b"),
-        image or "",
-    )  # fmt: skip
-
-
-def _side(document: Any, where: str) -> dict[str, Any]:
-    """Check the name of one side of a comparison, and that there is a trace."""
-    if not isinstance(document, dict) or set(document) != {"name", "trace"}:
-        raise ValueError(f'{where}: a side of a comparison is {{"name": …, "trace": …}}, and nothing else')
-    name = document["name"]
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:
-        raise ValueError(
-            f"{where}.name = {short(name)}: it must be 1 to {MAX_NAME_CHARACTERS} printable characters of text"
-        )
-    return document
+    filled = _name_filled(lanes)
+    return Recorded(name, None, traces.get("target_only"), traces.get("speculative"), filled, image or "")
 
 
 def _name_filled(lanes: Mapping[str, Any]) -> str:

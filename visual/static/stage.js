@@ -20,7 +20,7 @@ function createStage(root, host) {
   };
   const races = new Map(); // those that were opened, by name and turn
   const stop = { mode: "run", beat: 0, lesson: 0, stop: 0, answered: false, step: 0, phase: 2 };
-  const state = { race: null, ...stop, lit: null, one: null, playing: false, before: null, frame: 0 };
+  const state = { race: null, ...stop, lit: null, one: null, playing: false, waits: false, before: null, frame: 0 };
   const whole = root.closest(".contain > *") ?? document.documentElement; // what presenting hides parts of
   let asked = 0; // the latest stop that was asked for: those before it come too late
   let drawn = null; // the scene on show
@@ -80,6 +80,7 @@ function createStage(root, host) {
     root.dataset.mode = state.mode;
     root.classList.toggle("asks", state.mode === "lesson");
     say(next);
+    find(".say").setAttribute("aria-live", state.playing || state.waits ? "off" : "polite");
     find(".line").textContent = "";
     parts.text.show(next.upto, next);
     const race = state.mode !== "tour" || next.alone !== null; // the tour shows one lane, then the other, then both
@@ -211,10 +212,12 @@ function createStage(root, host) {
     const tree = view && step?.tree;
     if (!tree) return body.replaceChildren();
     const depths = depthsOf(tree);
-    const columns = [depths, tree.text, tree.small, tree.nats, tree.wish, tree.large];
+    const columns = [depths, tree.text, tree.small, tree.nats];
+    if (!["trunk", "open", "pass"].includes(view.name)) columns.push(tree.wish, tree.large);
     if (view.name === "done") columns.push(tree.verdict);
     const row = (node) => columns.map((column) => html("td", {}, String(column[node] ?? "")));
-    body.replaceChildren(...tree.parent.map((_, node) => html("tr", {}, ...row(node))));
+    const nodes = [...tree.parent.keys()].filter((node) => tree.kind[node] !== "n" || view.name === "done");
+    body.replaceChildren(...nodes.map((node) => html("tr", {}, ...row(node))));
   }
 
   function speak(text) {
@@ -360,6 +363,7 @@ function createStage(root, host) {
 
   function begin(race, stop) {
     pause();
+    state.waits = race.live && !race.end;
     const other = race !== state.race;
     state.race = race;
     if (other) {
@@ -395,7 +399,7 @@ function createStage(root, host) {
     const grounded = race.grounding !== null;
     if (!readFrames(race, list)) return race.live ? null : begin(race, {});
     if (race.grounding && !grounded && ended) return lightAll(true);
-    if (race.live && !ended && !state.playing) follow();
+    if (state.waits) follow();
     else render();
   }
 
@@ -403,10 +407,11 @@ function createStage(root, host) {
   function follow() {
     const { race } = state;
     if (calm() || !race.steps.length) {
-      Object.assign(state, { step: Math.max(0, race.steps.length - 1), phase: race.end ? 3 : 2 });
+      const [step, phase] = [Math.max(0, race.steps.length - 1), race.end ? 3 : 2];
+      Object.assign(state, { step, phase, waits: !race.end });
       render();
       if (race.end) speak(race.end.announce);
-    } else if (!state.playing) play();
+    } else play();
   }
 
   // --- the clock ----------------------------------------------------------------------------------------------
@@ -423,7 +428,7 @@ function createStage(root, host) {
   }
 
   function play() {
-    state.playing = true;
+    Object.assign(state, { playing: true, waits: false });
     root.classList.add("playing");
     render({ moved: true });
     arm();
@@ -431,6 +436,7 @@ function createStage(root, host) {
 
   function pause() {
     cancelAnimationFrame(timer);
+    state.waits = false;
     if (!state.playing) return;
     state.playing = false;
     root.classList.remove("playing");
@@ -481,7 +487,7 @@ function createStage(root, host) {
     } else if (state.phase < 2) state.phase += 1;
     else if (state.step < race.steps.length - 1) Object.assign(state, { step: state.step + 1, phase: 0 });
     else if (!race.end)
-      return void (state.playing = false); // goes on with the next frames
+      return void (state.waits = true); // goes on with the next frames
     else {
       state.phase = 3;
       pause();

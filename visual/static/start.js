@@ -14,15 +14,14 @@ function loadPlotly(address) {
 function startPage({ element, props, watch, server, ask, needed }) {
   const root = element.querySelector(".stage");
   const { catalog } = props;
-  const again = new Set(); // races that are on show already, and whose frames come once more
-  const waiting = new Map(); // by race and turn: who waits for its frames
-  const key = (race, turn) => `${race} ${turn ?? ""}`;
+  const again = []; // races that are on show already, and whose frames come once more, in the order of asking
+  const waiting = new Map(); // by race: who waits for its frames
   const host = {
     catalog,
     addressed: true,
     plotly: () => loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href),
-    open: (race, turn) => new Promise((resolve) => (waiting.set(key(race, turn), resolve), ask(race, turn))),
-    chosen: (race, turn) => (again.add(key(race, turn)), ask(race, turn)),
+    open: (race, turn) => new Promise((resolve) => (waiting.set(race, resolve), ask(race, turn))),
+    chosen: (race, turn) => (again.push(race), ask(race, turn)),
     page: () => server.saved_page(catalog.tour),
     measure: props.measures ? needed : null,
     tries: () => document.querySelector("#question textarea, #question input")?.focus(),
@@ -34,10 +33,12 @@ function startPage({ element, props, watch, server, ask, needed }) {
   host.first = (stop) => stage.feed(props.value, stop);
   watch("value", () => {
     const run = props.value?.length ? JSON.parse(props.value[0]) : {};
-    const waits = waiting.get(key(run.race, run.turn));
-    waiting.delete(key(run.race, run.turn));
+    const waits = waiting.get(run.race);
+    waiting.delete(run.race);
+    const known = again.indexOf(run.race);
+    again.splice(0, known + 1); // answers to earlier ones may have been passed over
     if (waits) waits(props.value);
-    else if (!again.delete(key(run.race, run.turn))) stage.feed(props.value);
+    else if (known < 0) stage.feed(props.value);
   });
   follow();
   host.first = null; // whoever comes back to the page's first address finds the tour
@@ -186,11 +187,10 @@ function createSaving(root, host, stage) {
     },
     json: () => download(`${name()}.json`, "application/json", [state.race.end.file]),
     csv: () => download(`${name()}.csv`, "text/csv", [state.race.end.csv]),
-    link: () =>
-      navigator.clipboard.writeText(location.href).then(
-        () => said("The link is copied."),
-        () => said(location.href),
-      ),
+    link: async () => {
+      const copied = navigator.clipboard?.writeText(location.href).then(() => "The link is copied."); // not over http
+      said((await copied?.catch(() => null)) ?? location.href);
+    },
   };
   for (const [one, save] of Object.entries(savers)) {
     find(one).addEventListener("click", () => save().catch(({ message }) => said(`This was not saved: ${message}`)));

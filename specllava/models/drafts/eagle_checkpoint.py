@@ -8,10 +8,12 @@ complete configuration.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -58,15 +60,31 @@ def sizes_of(checkpoint: Checkpoint, target: PretrainedConfig) -> FeatureDraftCo
     """Return a configuration with a feature draft's sizes, to estimate its memory before its weights are read."""
     settings, text = checkpoint.settings(), target.get_text_config()
     if settings.get("model_type") == FeatureDraftConfig.model_type:
-        own: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
-        return own
+        return _own_config(checkpoint.name, settings)
     sizes = _sizes(checkpoint.name, settings)
     given_sizes = {key: sizes[key] for key in SIZES if sizes.get(key) is not None}
     if not {LAYER_CONFIG, "eagle_config", "draft_vocab_size"}.isdisjoint(settings):  # EAGLE-3, most likely
         named = settings.get(AUX_LAYERS) or _eagle_config(settings).get(AUX_LAYERS)
         states = [0] * (len(named) if isinstance(named, list) else 3)
         given_sizes |= {"format": "eagle3", "state_layers": states, "draft_vocab_size": sizes.get("draft_vocab_size")}
-    return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **given_sizes}, vocab_size=text.vocab_size)
+    with _fields_of(checkpoint.name):
+        return FeatureDraftConfig(**{"hidden_size": text.hidden_size, **given_sizes}, vocab_size=text.vocab_size)
+
+
+def _own_config(name: str, settings: Mapping[str, Any]) -> FeatureDraftConfig:
+    """Read the configuration of a draft that this project saved."""
+    with _fields_of(name):
+        config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        return config
+
+
+@contextmanager
+def _fields_of(name: str) -> Iterator[None]:
+    """Refuse fields of a ``config.json`` that have another type than the draft's."""
+    try:
+        yield
+    except StrictDataclassError as error:
+        raise ValueError(f"{name} has a config.json that does not fit: {' '.join(str(error).split())}") from error
 
 
 def load_feature_draft(
@@ -126,7 +144,7 @@ def _checked_config(
 ) -> FeatureDraftConfig:
     """Return the configuration of a checkpoint, checked against its target; see :func:`read_feature_draft`."""
     if settings.get("model_type") == FeatureDraftConfig.model_type:
-        config: FeatureDraftConfig = FeatureDraftConfig.from_dict(dict(settings))
+        config = _own_config(name, settings)
         _check_supported(name, settings, settings, config.num_hidden_layers, weights)
         layers, count = list(asked.draft_state_layers or config.state_layers), len(config.state_layers)
         if len(layers) != count:
@@ -134,7 +152,8 @@ def _checked_config(
         config.state_layers = layers
         _check_target(name, config, target)
     else:
-        config = _published_config(name, settings, weights, target, asked)
+        with _fields_of(name):
+            config = _published_config(name, settings, weights, target, asked)
     if asked.draft_rope_theta is not None:
         if not 0 < asked.draft_rope_theta < math.inf:
             raise ValueError(f"--draft-rope-theta is {asked.draft_rope_theta:g}: a number above 0 is needed")
