@@ -20,14 +20,7 @@ import numpy.typing as npt
 from tqdm.auto import tqdm
 
 from benchmarks.shared.command import run_command, show_table
-from benchmarks.shared.guessing import (
-    alone,
-    cells,
-    interval,
-    pooled_rate,
-    speculate,
-    write_rates,
-)
+from benchmarks.shared.guessing import alone, cells, interval, pooled_rate, speculate, write_rates
 from benchmarks.shared.intervals import Panel, interval_figure
 from benchmarks.shared.pictures import write_svg
 from recipes.toy.datasets import held_out_questions

@@ -37,16 +37,7 @@ from specllava.spec_decode.ngram_drafter import NgramDrafter
 from specllava.spec_decode.rejection_sampler import SeededRandom
 from specllava.spec_decode.rules import build_rule
 from specllava.spec_decode.tree_drafter import TreeDrafter
-from specllava.trace import (
-    MAX_NAME,
-    NO_DRAFT,
-    SCHEMA_VERSION,
-    DecodeTrace,
-    Prefill,
-    RunInfo,
-    StepTrace,
-    tokens_used,
-)
+from specllava.trace import MAX_NAME, NO_DRAFT, SCHEMA_VERSION, DecodeTrace, Prefill, RunInfo, StepTrace, tokens_used
 
 NODES = (60, 40, DecodingConfig().nodes)  # defaults on a GPU that are tried; 60 is EAGLE-2's for a 7B target
 AFFORDABLE = 1.2  # times the seconds of a pass over one token

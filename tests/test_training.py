@@ -38,17 +38,7 @@ from recipes.toy.packed_losses import draft_losses, finding_loss, packed_states,
 from recipes.toy.questions import look_up
 from recipes.toy.recipe import ToyRecipe
 from recipes.toy.record import LESSONS_START
-from recipes.toy.scene import (
-    CELLS,
-    COLOURS,
-    HELD_OUT,
-    KINDS,
-    SIZES,
-    Scene,
-    Thing,
-    sample_any_scene,
-    sample_scene,
-)
+from recipes.toy.scene import CELLS, COLOURS, HELD_OUT, KINDS, SIZES, Scene, Thing, sample_any_scene, sample_scene
 from recipes.toy.train import ASKING_START, TALKING_START, deepen
 from recipes.toy.vision import ABSENT, OBJECT_CLASSES, SCENE_CLASSES, patch_labels
 from recipes.toy.wordings import worded

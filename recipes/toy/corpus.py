@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from recipes.toy.dialogue import ask, converse, describe_as_typed, discuss, look_ups
 from recipes.toy.draw import draw_scene
@@ -117,17 +118,13 @@ class ChatBatches:
 
     @lru_cache(maxsize=2)  # noqa: B019 - keeps two groups and their corpus alive
     def _make_group(self, group: int) -> list[list[tuple[Scene, list[int], list[int]]]]:
-        size = GROUP * self.batch
-        first = group * size
-        samples = sorted((self.sample(index) for index in range(first, first + size)), key=lambda s: len(s[1]))
+        size, tokenizer = GROUP * self.batch, self.processor.tokenizer
+        talks = map(conversation, range(group * size, (group + 1) * size))
+        samples = [(scene, *encode_chat(tokenizer, turns, self.image_tokens)) for scene, turns in talks]
+        samples.sort(key=lambda sample: len(sample[1]))
         rows = [samples[start : start + self.batch] for start in range(0, size, self.batch)]
         random.Random(group).shuffle(rows)
         return rows
-
-    def sample(self, index: int) -> tuple[Scene, list[int], list[int]]:
-        """Return scene, token ids and labels of one conversation."""
-        scene, turns = conversation(index)
-        return scene, *encode_chat(self.processor.tokenizer, turns, self.image_tokens)
 
 
 class PackedBatches:
@@ -149,7 +146,11 @@ class PackedBatches:
         start = self.first + number * self.batch
         scenes = [sample_scene(index) for index in range(start, start + self.batch)]
         rows = [self.row(scene, index) for index, scene in enumerate(scenes, start)]
-        batch = pad_rows(rows, self.processor.tokenizer)
+        fillers = {"input_ids": self.processor.tokenizer.pad_token_id, **FILLERS}
+        batch = {
+            name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=filler)
+            for name, filler in fillers.items()
+        }
         batch["pixel_values"] = draw_pixels(self.processor.image_processor, scenes)
         batch["patch_names"] = torch.stack([self.hints.name_patches(scene) for scene in scenes])
         return batch
@@ -172,16 +173,6 @@ class PackedBatches:
             row["position_ids"] += range(start, len(ids))
             row["segments"] += [PICTURE] * (shared - start) + [segment] * (len(ids) - shared)
         return row
-
-
-def pad_rows(rows: Sequence[dict[str, list[int]]], tokenizer: Any) -> dict[str, Tensor]:
-    """Return rows as tensors ``[rows, length]``, filled up to the longest."""
-    length = max(len(row["input_ids"]) for row in rows)
-    fillers = {"input_ids": tokenizer.pad_token_id, **FILLERS}
-    return {
-        name: torch.tensor([row[name] + [filler] * (length - len(row[name])) for row in rows])
-        for name, filler in fillers.items()
-    }
 
 
 def packed_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:

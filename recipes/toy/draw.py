@@ -32,9 +32,6 @@ FINE_PIXELS: Final = 260  # objects smaller than this are drawn three times larg
 CACHED_PIXELS: Final = 110  # larger ones are not kept: at 128 pixels a picture everything is, in about 20 MB
 SHADOW: Final[Fill] = (16, 16, 40, 84)
 WATER: Final[Fill] = (90, 176, 226, 235)
-DARK_EDGE: Final = tuple(value * 22 // 100 for value in range(256))
-LIGHT_EDGE: Final = tuple(value * 30 // 100 for value in range(256))
-GROWN: Final = tuple(255 * (value > 26) for value in range(256))
 
 
 def draw_scene(scene: Scene, size: int = 128) -> Image.Image:
@@ -99,8 +96,8 @@ def sprite(kind: Kind, colour: Colour, pixels: int, outline: float) -> Image.Ima
     shift = max(1, round(0.035 * scale))
     dark = ImageChops.subtract(body, ImageChops.offset(body, -shift, -shift))
     light = ImageChops.subtract(body, ImageChops.offset(body, shift, shift))
-    flat.paste(INK, mask=dark.point(DARK_EDGE))
-    flat.paste(SNOW, mask=light.point(LIGHT_EDGE))
+    flat.paste(INK, mask=dark.point(lambda value: value * 22 // 100))
+    flat.paste(SNOW, mask=light.point(lambda value: value * 30 // 100))
     flat.putalpha(body)
 
     whole = Image.new("RGBA", (side, side))
@@ -108,7 +105,7 @@ def sprite(kind: Kind, colour: Colour, pixels: int, outline: float) -> Image.Ima
     Pen(ImageDraw.Draw(whole), scale, origin).blob(ground, 0.52, 0.985, 0.56, 0.085)
     whole = whole.filter(ImageFilter.BoxBlur(0.02 * scale))
     # Blurring and cutting low grows the silhouette evenly in all directions, with round corners.
-    grown = body.filter(ImageFilter.GaussianBlur(outline * fine * 0.8)).point(GROWN)
+    grown = body.filter(ImageFilter.GaussianBlur(outline * fine * 0.8)).point(lambda value: 255 * (value > 26))
     whole.paste(INK, mask=grown)
     whole.alpha_composite(flat)
     return whole.reduce(fine)

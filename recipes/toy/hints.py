@@ -109,9 +109,14 @@ class Hints:
         "no". Before an answer that refers to none, the last announces "Yes" where the answer begins with it, else "no".
         In the answer, the last word about an object announces the next object, or "no".
         """
-        named = self.name_cells(scene, labels)
-        asked = self.find_kinds(scene, ids, labels, named)
-        digits = [other if name == IGNORE else name for name, other in zip(named, asked, strict=True)]
+        named, words = self.name_cells(scene, labels), self.words_of_questions(ids, labels)
+        digits, last, begin = [IGNORE] * len(ids), list[Thing](), 1
+        for start, end in answers_in(labels):
+            asked = self._read_question(scene, ids, words, range(begin, start), last, digits)
+            digits[start - 1 :] = [IGNORE] * (len(ids) - start + 1)
+            last = self._read_answer(scene, ids, named, range(start, end), asked, digits)
+            begin = end
+        digits = [other if name == IGNORE else name for name, other in zip(named, digits, strict=True)]
         for start, end in answers_in(labels):
             referred = list(dict.fromkeys(digit for digit in digits[start - 1 : end] if digit in self.digits.values()))
             if referred:
@@ -167,22 +172,6 @@ class Hints:
                 cells = [(there.column, there.row)] if there and token in self.words(there) else []
             for each in name or [index]:
                 digits[each - 1] = self.digits[cells[0]] if len(cells) == 1 else IGNORE
-        return digits
-
-    def find_kinds(self, scene: Scene, ids: Sequence[int], labels: Sequence[int], named: Sequence[int]) -> list[int]:
-        """Return the cells that each turn's question asks for, and that its answer goes through.
-
-        Args:
-            named: cells of :meth:`name_cells`.
-        """
-        digits, words = [IGNORE] * len(ids), self.words_of_questions(ids, labels)
-        last: list[Thing] = []
-        begin = 1
-        for start, end in answers_in(labels):
-            asked = self._read_question(scene, ids, words, range(begin, start), last, digits)
-            digits[start - 1 :] = [IGNORE] * (len(ids) - start + 1)
-            last = self._read_answer(scene, ids, named, range(start, end), asked, digits)
-            begin = end
         return digits
 
     def _read_question(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from recipes.toy import phrases
-from recipes.toy.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS, Style, read_styles
+from recipes.toy.phrases import DETAIL_PROMPTS, NUMBERS, PLURALS, Style, read_wordings
 from recipes.toy.scene import COLOURS, COLUMNS, KINDS, PLACES, ROWS, TIMES, WEATHERS, Scene, Thing
 
 Option = TypeVar("Option")
@@ -39,13 +39,14 @@ class QuestionAnswer:
 
 def describe(scene: Scene, rng: random.Random) -> QuestionAnswer:
     """Return a detailed description of the whole scene."""
+    styles: dict[str, Style] = read_wordings()["styles"]
     if rng.random() < PLAIN_PROMPTS:
         prompt = rng.choice(DETAIL_PROMPTS)
-        plain = [read_styles()[name] for name in PLAIN_STYLES]
+        plain = [styles[name] for name in PLAIN_STYLES]
         style = _lean(rng, plain, PLACES.index(scene.place) + 2 * TIMES.index(scene.time))
     else:
-        style = rng.choice([*read_styles().values()])
-        prompt = rng.choice(style.prompts)
+        style = rng.choice([*styles.values()])
+        prompt = rng.choice(style["prompts"])
     return QuestionAnswer(prompt, _Writer(scene, rng, style).write())
 
 
@@ -63,9 +64,8 @@ def caption(scene: Scene, rng: random.Random) -> QuestionAnswer:
     if rng.random() < 0.5 and hour not in tail[-1].split():
         tail.append(rng.choice(phrases.TIME_PHRASES[scene.time]))
     template = _lean(rng, phrases.CAPTIONS, PLACES.index(scene.place))
-    return QuestionAnswer(
-        rng.choice(phrases.CAPTION_PROMPTS), polish(template.format(things=enumerate_words(parts), tail=" ".join(tail)))
-    )
+    prompt = rng.choice(phrases.CAPTION_PROMPTS)
+    return QuestionAnswer(prompt, polish(template.format(things=enumerate_words(parts), tail=" ".join(tail))))
 
 
 def enumerate_words(parts: Sequence[str]) -> str:
@@ -153,26 +153,16 @@ def _lean(rng: random.Random, options: Sequence[Option], fact: int) -> Option:
     return options[fact % len(options)] if rng.random() < LEANING else rng.choice(options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Looks:
-    """Traits of an object, each 0 or 1, that wording depends on before the object is named.
+_Looks = namedtuple("_Looks", "colour hue warmth kind sort family half")
+
+
+def _looks(thing: Thing) -> _Looks:
+    """Return traits of an object, each 0 or 1, that wording depends on before the object is named.
 
     Each trait selects one of two ways, so that only a model of the picture can predict the next one.
     """
-
-    colour: int
-    hue: int
-    warmth: int
-    kind: int
-    sort: int
-    family: int
-    half: int
-
-    @classmethod
-    def of(cls, thing: Thing) -> _Looks:
-        colour, kind = COLOURS.index(thing.colour), KINDS.index(thing.kind)
-        bits = [number >> bit & 1 for number, width in ((colour, 3), (kind, 4)) for bit in range(width)]
-        return cls(*bits)
+    colour, kind = COLOURS.index(thing.colour), KINDS.index(thing.kind)
+    return _Looks(*(number >> bit & 1 for number, width in ((colour, 3), (kind, 4)) for bit in range(width)))
 
 
 class _Writer:
@@ -183,11 +173,11 @@ class _Writer:
         self.place = PLACES.index(scene.place)
         self.weather = WEATHERS.index(scene.weather)
         self.time = TIMES.index(scene.time)
-        self.first, self.last = _Looks.of(scene.things[0]), _Looks.of(scene.things[-1])
+        self.first, self.last = _looks(scene.things[0]), _looks(scene.things[-1])
 
     def write(self) -> str:
         """Write every required part, then as many overview as there is room for."""
-        layout = _lean(self.rng, self.style.layouts, self.weather)
+        layout = _lean(self.rng, self.style["layouts"], self.weather)
         parts = {"o": self.opening(), "s": self.sky(), "c": self.count(), "t": self.things()}
         if sum(len(text.split()) for text in parts.values()) > MAX_WORDS:
             parts["t"] = min((self.things() for _ in range(SHORTER_DRAWS)), key=len)
@@ -210,49 +200,48 @@ class _Writer:
         mood = _lean(self.rng, (of_weather, of_time), self.first.colour)
         in_place = _lean(self.rng, phrases.PLACE_PHRASES[self.scene.place], self.last.colour).format(mood=mood)
         place = _lean(self.rng, phrases.PLACE_NAMES[self.scene.place], self.last.colour)
-        template = _lean(self.rng, self.style.openings, self.first.kind)
+        template = _lean(self.rng, self.style["openings"], self.first.kind)
         return polish(template.format(in_place=in_place, place=place))
 
     def sky(self) -> str:
         sky = _lean(self.rng, phrases.SKIES[self.scene.weather, self.scene.time], self.last.kind)
         weather = _lean(self.rng, phrases.WEATHER_NAMES[self.scene.weather], self.last.kind)
-        template = _lean(self.rng, self.style.skies, self.first.hue)
+        template = _lean(self.rng, self.style["skies"], self.first.hue)
         return polish(template.format(sky=sky, weather=weather, hour=phrases.HOURS[self.scene.time]))
 
     def count(self) -> str:
         total = len(self.scene.things)
         noun = _lean(self.rng, phrases.COUNTED, self.last.hue)
         n = f"{NUMBERS[total]} {noun}s" if total > 1 else f"{_lean(self.rng, ('one', 'a single'), self.time)} {noun}"
-        template = _lean(self.rng, self.style.counts, self.last.sort)
+        template = _lean(self.rng, self.style["counts"], self.last.sort)
         return polish(template.format(n=n, are="are" if total > 1 else "is"))
 
     def ground(self) -> str:
         ground = _lean(self.rng, phrases.GROUNDS[self.scene.place, self.scene.weather], self.first.sort)
-        template = _lean(self.rng, self.style.grounds, self.weather)
+        template = _lean(self.rng, self.style["grounds"], self.weather)
         return polish(template.format(ground=ground))
 
     def closing(self) -> str:
         closing = _lean(self.rng, phrases.MOOD_CLOSINGS[self.scene.time], self.weather)
-        return polish(_lean(self.rng, self.style.closings, self.place).format(closing=closing))
+        return polish(_lean(self.rng, self.style["closings"], self.place).format(closing=closing))
 
     def things(self) -> str:
         """Introduce every object, left to right, back before front."""
-        style, scene = self.style, self.scene
-        if len(scene.things) == 1:
-            return self.introduce(scene.things[0], style.only, "")
+        style, things = self.style, self.scene.things
+        if len(things) == 1:
+            return self.introduce(things[0], style["only"], "")
         sentences = []
         if self.rng.random() < 0.75:
             announced = _lean(self.rng, phrases.ORDER_PHRASES, self.time)
-            sentences.append(polish(_lean(self.rng, style.orders, self.last.warmth).format(order=announced)))
-        things = scene.things
+            sentences.append(polish(_lean(self.rng, style["orders"], self.last.warmth).format(order=announced)))
         for i, thing in enumerate(things):
             key = step_between(thing, things[i - 1]) if i else ""
             if key in phrases.STEPS and self.rng.random() < 0.25:
                 step = _lean(self.rng, phrases.STEPS[key], KINDS.index(thing.kind))
-                sentences.append(self.introduce(thing, style.steps, step))
+                sentences.append(self.introduce(thing, style["steps"], step))
             else:
                 last = i == len(things) - 1
-                templates = style.last if last else style.following if i else style.first
+                templates = style["last"] if last else style["following"] if i else style["first"]
                 sentences.append(self.introduce(thing, templates, ""))
         return " ".join(sentences)
 
@@ -261,7 +250,7 @@ class _Writer:
 
         The way to the object depends on its own appearance, one trait for each choice.
         """
-        looks = _Looks.of(thing)
+        looks = _looks(thing)
         verb, ving = _lean(self.rng, phrases.VERBS[thing.kind], looks.hue)
         template = _lean(self.rng, templates, looks.family)
         column = _lean(self.rng, phrases.COLUMN_PHRASES[thing.column], looks.warmth)
@@ -290,29 +279,23 @@ class _Writer:
             ends = (things[0], things[-1])[:: 1 if self.place % 2 else -1]
             thing, other = ends if self.rng.random() < LEANING else self.rng.sample(things, 2)
             options = relation(thing, other)
-            verb = _lean(self.rng, options, _Looks.of(thing).colour)
+            verb = _lean(self.rng, options, _looks(thing).colour)
             facts.append(f"{name(self.scene, thing)} {verb} {name(self.scene, other)}")
         overview = self.overview()
         if not facts:
             facts += self.rng.sample(overview, 2)  # a single object leaves two columns and a row free
         elif overview and self.rng.random() < 0.25:
             facts.append(_lean(self.rng, overview, self.place))
-        templates = self.style.relations
-        texts = [
-            _lean(self.rng, templates, self.first.warmth + i).format(relation=fact) for i, fact in enumerate(facts)
-        ]
-        return " ".join(polish(text) for text in texts)
+        ways = [_lean(self.rng, self.style["relations"], self.first.warmth + i) for i in range(len(facts))]
+        return " ".join(polish(way.format(relation=fact)) for way, fact in zip(ways, facts, strict=True))
 
     def overview(self) -> list[str]:
         """Write statements about the whole picture."""
         things = self.scene.things
-        statements: list[str] = []
-        for column in COLUMNS:
-            if all(thing.column != column for thing in things):
-                statements.append(f"the {column} side stays empty" if column != "middle" else "the middle stays empty")
-        for row in ROWS:
-            if all(thing.row != row for thing in things):
-                statements.append(f"the {row} row is free")
+        taken = {spot for thing in things for spot in (thing.column, thing.row)}
+        statements = [f"the {column} side stays empty" if column != "middle" else "the middle stays empty"
+                      for column in COLUMNS if column not in taken]  # fmt: skip
+        statements += [f"the {row} row is free" for row in ROWS if row not in taken]
         colours = Counter(thing.colour for thing in things)
         statements += [f"{colour} appears {'twice' if colours[colour] == 2 else 'again and again'}"
                   for colour in COLOURS if colours[colour] > 1]  # fmt: skip

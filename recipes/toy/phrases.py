@@ -8,18 +8,15 @@ so that ``parsed_text`` can rely on single words; names of kinds and colours occ
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from recipes.toy.scene import Column, Kind, Place, Row, Size, Time, Weather
+from recipes.toy.scene import KINDS, Column, Kind, Place, Row, Size, Time, Weather
 
-PLURALS: Final[dict[Kind, str]] = {
-    "cat": "cats", "dog": "dogs", "horse": "horses", "duck": "ducks", "car": "cars", "bus": "buses",
-    "bicycle": "bicycles", "boat": "boats", "house": "houses", "tent": "tents", "tree": "trees",
-    "mushroom": "mushrooms", "umbrella": "umbrellas", "ball": "balls", "chair": "chairs", "robot": "robots",
-}  # fmt: skip
+Style = dict[str, list[str]]  # wordings of a style of description, by part; ``wordings.toml`` explains the parts
+
+PLURALS: Final[dict[Kind, str]] = {kind: "buses" if kind == "bus" else f"{kind}s" for kind in KINDS}
 NUMBERS: Final[tuple[str, ...]] = ("no", "one", "two", "three", "four")
 COUNTED: Final[tuple[str, ...]] = ("thing", "object", "item", "figure")  # what a total counts, in the singular
 
@@ -230,37 +227,7 @@ CAPTIONS: Final[tuple[str, ...]] = ("{things} {tail}", "we see {things} {tail}",
 ORDER_PHRASES: Final[tuple[str, ...]] = ("from left to right", "from the left to the right")
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Wording of one style of description. Scene slots: {in_place} {sky} {ground} {n} {are} {order} {mood}
-    {place} {weather} {hour}; object slots: {a} {verb} {ving} {where} {spot}.
-
-    The position of an object comes before its kind, so that the model attends to one cell only.
-    """
-
-    prompts: list[str]
-    openings: list[str]  # name the place
-    skies: list[str]  # name the weather and the time
-    counts: list[str]  # name the total
-    orders: list[str]  # announce the order of two objects or more
-    only: list[str]  # introduce a single object
-    first: list[str]
-    following: list[str]
-    last: list[str]
-    steps: list[str]  # introduce an object by its {step} from the one before
-    relations: list[str]  # wrap a true {relation}
-    grounds: list[str]
-    closings: list[str]  # wrap a {closing} about the mood
-    layouts: list[str]  # order of parts: o(pening) s(ky) c(ount) t(hings) g(round) r(elation) e(nd)
-
-
 @cache
 def read_wordings() -> dict[str, Any]:
     """Read ``wordings.toml``; its ``training`` and ``typed`` questions have the forms of ``questions.Query``."""
     return tomllib.loads(Path(__file__).with_name("wordings.toml").read_text(encoding="utf-8"))
-
-
-@cache
-def read_styles() -> dict[str, Style]:
-    """Return the styles of description by name: inventory, story, guide, notes, playful, critic."""
-    return {name: Style(**style) for name, style in read_wordings()["styles"].items()}

@@ -6,7 +6,7 @@ it. Colours are flat: outline, edges and shadow are derived from the silhouette,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,8 +51,15 @@ class Pen:
         self._draw.polygon([self._at(x, y) for x, y in points], fill=fill)
 
     def soft(self, fill: Fill, *points: Point) -> None:
-        """Draw a closed shape that runs smoothly through ``points``."""
-        self.poly(fill, *smooth(points))
+        """Draw a closed Catmull-Rom curve: it passes through every point and needs no control handles."""
+        curve: list[Point] = []
+        for i in range(len(points)):
+            a, b, c, d = (points[(i + k) % len(points)] for k in (-1, 0, 1, 2))
+            for t in (step / 6 for step in range(6)):
+                w = (-t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, t**3 - t**2)
+                x, y = (sum(wi * p[axis] for wi, p in zip(w, (a, b, c, d), strict=True)) / 2 for axis in (0, 1))
+                curve.append((x, y))
+        self.poly(fill, *curve)
 
     def stroke(self, fill: Fill, width: float, *points: Point) -> None:
         """Draw a line with round ends and joints."""
@@ -71,20 +78,6 @@ class Pen:
     def dome(self, fill: Fill, x: float, y: float, rx: float, ry: float) -> None:
         """Draw the upper half of an ellipse round (x, y)."""
         self._draw.pieslice((self._at(x - rx, y - ry), self._at(x + rx, y + ry)), 180, 360, fill=fill)
-
-
-def smooth(points: Sequence[Point]) -> list[Point]:
-    """Return the points of a closed Catmull-Rom curve: it passes through every point, needs no control handles."""
-    curve: list[Point] = []
-    count = len(points)
-    for i in range(count):
-        a, b, c, d = (points[(i + k) % count] for k in (-1, 0, 1, 2))
-        for step in range(6):
-            t = step / 6
-            w = (-t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, t**3 - t**2)
-            x, y = (sum(wi * p[axis] for wi, p in zip(w, (a, b, c, d), strict=True)) / 2 for axis in (0, 1))
-            curve.append((x, y))
-    return curve
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,7 @@ from transformers import (
 )
 
 from recipes.toy.build import build_processor, special_ids
-from recipes.toy.corpus import (
-    ASKING,
-    DRAFTING,
-    LOOKING,
-    TALKING,
-    ChatBatches,
-    PackedBatches,
-    Questioner,
-    content_ids,
-)
+from recipes.toy.corpus import ASKING, DRAFTING, LOOKING, TALKING, ChatBatches, PackedBatches, Questioner, content_ids
 from recipes.toy.hints import Hints
 from recipes.toy.packed_losses import draft_losses, target_losses
 from recipes.toy.recipe import ToyRecipe

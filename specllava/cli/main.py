@@ -17,18 +17,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from specllava import __version__
-from specllava.cli.commands import (
-    Bench,
-    Compare,
-    Distill,
-    ExportDraft,
-    ExportPage,
-    Generate,
-    Init,
-    Presets,
-    Site,
-    View,
-)
+from specllava.cli.commands import Bench, Compare, Distill, ExportDraft, ExportPage, Generate, Init, Presets, Site, View
 from specllava.cli.options import typed_options
 from specllava.config import one_line
 from specllava.files import PAGE_HINT, broken_import, is_out_of_memory, is_panic, lacks_page

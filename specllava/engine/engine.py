@@ -18,16 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from specllava.engine.cpu import PackedWeights
 from specllava.engine.cuda_graphs import WIDEST, CudaGraphs, GraphRunner
-from specllava.engine.decoders import (
-    Batch,
-    Decoder,
-    EagleHead,
-    LanguageModel,
-    Mask,
-    PassInputs,
-    Reduction,
-    causal_mask,
-)
+from specllava.engine.decoders import Batch, Decoder, EagleHead, LanguageModel, Mask, PassInputs, Reduction, causal_mask
 from specllava.engine.kv_cache import KVCache
 from specllava.models.drafts.eagle import DraftInputs, FeatureDraft
 from specllava.models.family import Features
