@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.shipped_races import ASSETS, end_of, frames_of, shipped_races
-from support.visual_traces import hand_made, synthetic_grounding, synthetic_race
+from support.visual_traces import hand_made, synthetic_race
 
 from specllava.config import RULES, DecodingConfig
 from specllava.trace import DecodeTrace, StepTrace
@@ -228,7 +228,7 @@ def test_every_clause_of_a_step_is_recomputed(seed: int) -> None:
         second = through_second(step)
         assert (f"{counts(second, 'token').capitalize()} came through a second branch." in keep) == (second > 0)
         kept = 1 + len(step.verification.accepted)
-        assert f"The cache keeps {kept} of {len(step.tree)} columns of this pass" in keep
+        assert f"The cache keeps what the large model computed for {kept} of {len(step.tree)} tokens" in keep
         numbers = re.findall(r"\((\d\.\d\d)\)", guess + accept)
         known = {f"{chance(step, node):.2f}" for node in range(1, len(step.tree))}
         known |= {f"{p:.2f}" for p in step.view.choice_probs}
@@ -394,18 +394,6 @@ def test_every_node_is_a_row_with_full_precision_and_its_blanks() -> None:
     assert at == len(rows)
 
 
-def test_what_needed_the_picture_is_what_was_measured() -> None:
-    *_, trace = synthetic_grounding(DecodingConfig())
-    frames = frames_of(recorded({"speculative": trace}))
-    shown = next(frame for frame in frames if frame["kind"] == "grounding")
-    found = trace.grounding
-    needing = [at for at, (p, grey) in enumerate(zip(found.probs, found.blank_probs, strict=True)) if 0 < p >= 2 * grey]
-    assert [entry["at"] for entry in shown["words"]] == needing
-    assert [entry["seen"] for entry in shown["words"]] == [f"{found.probs[at]:.2f}" for at in needing]
-    assert [entry["grey"] for entry in shown["words"]] == [f"{found.blank_probs[at]:.2f}" for at in needing]
-    assert shown["say"].startswith(f"{len(needing)} tokens of {len(trace.token_ids)} need the picture")
-
-
 def test_marks_are_quoted_and_pieces_have_an_ellipsis() -> None:
     tree = DraftTree((8, 6, 2), (-1, 0, 1), (0.0, -0.1, -0.1), (0.1, 0.2, None))
     made = hand_made(tree, (1, 2), 5)
@@ -457,7 +445,7 @@ def test_whether_it_pays_is_tau_over_the_price_of_a_step(tau: float, word_: str)
     assert known[0] == pytest.approx(1000 * 2 * 7.1e9 / 2.04e12, abs=0.05)
     assert ": yours" not in pays.assumptions("Qwen2.5-VL-7B", "A100 (80 GB)", known)
     own = pays.assumptions("Qwen2.5-VL-7B", "A100 (80 GB)", (known[0], 1.5, known[2], tau + 0.01))
-    assert "times one: yours. Drafting before it, times one: assumed" in own and "τ: yours." in own
+    assert "over one: yours. Drafting before it, in passes over one: assumed" in own and "τ: yours." in own
 
 
 def test_a_run_without_a_second_lane_says_so() -> None:

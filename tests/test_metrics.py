@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from support.shipped_races import shipped_races
-from support.visual_traces import hand_made, synthetic_race
+from support.visual_traces import hand_made
 
 from benchmarks.calibration import counted
 from specllava import metrics
@@ -149,29 +148,6 @@ def test_reliability_holds_the_drafts_promise_against_the_verdict():
     promised = 2 * math.exp(-0.1) + math.exp(-0.2) + math.exp(-0.3)
     for low, high in counted(SPECULATIVE, bins=2).sum(1).tolist():  # by depth and by rank
         assert low == pytest.approx([1, 0, math.exp(-2.0)]) and high == pytest.approx([4, 2, promised])
-
-
-def test_every_judged_node_has_the_outcome_of_the_accepted_path() -> None:
-    """Of shipped races and of synthetic ones; a run opens on a step that another branch saved."""
-    shipped = [race.speculative for race in shipped_races() if race.speculative is not None]
-    for trace in (*shipped, *(synthetic_race(seed)["speculative"] for seed in range(20))):
-        for one in trace.steps:
-            accepted, children = one.verification.accepted, one.tree.children()
-            judged = {each.position: each for each in metrics.judged_nodes(one)}
-            for position, node in enumerate(one.verification.path[: len(one.emitted)]):
-                if not children[node]:
-                    assert position not in judged
-                    continue
-                family = sorted(children[node], key=lambda n: -one.tree.log_probs[n])
-                right = accepted[position] if position < len(accepted) else None
-                outcome = "missed" if right is None else "favourite" if right == family[0] else "saved"
-                assert (judged[position].node, judged[position].outcome) == (node, outcome)
-                assert one.emitted[position] in [one.tree.tokens[n] for n in family] or outcome == "missed"
-
-
-def test_another_branch_saved_tokens_of_every_long_example() -> None:
-    long = [race.lead for race in shipped_races() if len(race.lead.steps) > 3]
-    assert len(long) > 2 and all(any(map(metrics.saved_tokens, trace.steps)) for trace in long)
 
 
 @pytest.mark.parametrize("right", [0, 7, 30])

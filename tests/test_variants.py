@@ -181,6 +181,9 @@ def test_a_tile_has_the_mean_of_all_squares_over_it(seed: int):
     pairs = list(zip(found.probs, found.blank_probs, strict=True))
     grounded = [at for at, (one, grey) in enumerate(pairs) if one >= found.factor * grey > 0]
     assert [word["at"] for word in view["words"]] == grounded
+    assert [word["seen"] for word in view["words"]] == [f"{found.probs[at]:.2f}" for at in grounded]
+    assert [word["grey"] for word in view["words"]] == [f"{found.blank_probs[at]:.2f}" for at in grounded]
+    assert view["say"].startswith(f"{len(grounded)} token")
     for word, row in zip(view["words"], rows, strict=True):
         over: list[list[float]] = [[] for _ in range(grid**2)]
         for place, prob in enumerate(row):

@@ -37,7 +37,7 @@ THIS_RUN: Final = "this run"
 SCENE_COUNTS: Final = (5, 20, 55)
 KINDS: Final = ("Rules", "Drafts", "One knob", "Against the last run")
 MOST_RACES: Final = 12  # races whose rows open on the stage
-COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 %", "same tokens")
+COLUMNS: Final = ("what", "tokens a pass", "guesses a pass", "times as fast", "95 % interval", "same tokens")
 NODE_COLUMNS: Final = (
     "step", "ahead", "guess", "small model", "doubt, nats", "large model", "large model's word", "verdict",
 )  # fmt: skip
@@ -150,7 +150,8 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
     """
     with gr.Row(elem_classes="measure"):
         with gr.Column(scale=2, min_width=280):
-            gr.Markdown("[Does it pay on my GPU?](#pays)\n## Settings\nOf the next run, on both tabs.")
+            gr.Markdown("[Does it pay on my GPU?](#pays)\n## Settings\nOf the next run, on both tabs."
+                        " Draft: the small model. Target: the large one. Pass: one run of a model.")
             controls = settings_controls(list(state.drafts), state.limits)
         with gr.Column(scale=5, min_width=320, visible=state.lent is None):
             whose = gr.Dropdown(
@@ -171,7 +172,7 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
                     gr.Markdown("### How far did each guess go?")
                     reach_line, reach = gr.Markdown(first.reach_words), gr.Plot(first.reach, show_label=False)
                 with gr.Column(min_width=280):
-                    gr.Markdown("### Does doubt tell?")
+                    gr.Markdown("### Was it right when it was sure?")
                     whose.render()
                     doubt = [gr.Markdown(doubt_first[0]), gr.Plot(doubt_first[1], show_label=False)]
             with gr.Accordion("Every guess", open=False):

@@ -38,8 +38,8 @@ MODELS: Final = {
     "LLaVA-1.5-7B": Model(6.7e9, 0.05, 4.0, "measured by MMSpec (arXiv 2603.14989)", "llava-1.5-7b-vispec"),
 }
 FIELDS: Final = (
-    "One token alone, ms", f"A pass over {GUESSES} tokens, times one", "Drafting before it, times one",
-    "Tokens a pass, τ",
+    "One token alone, ms", f"A pass over {GUESSES} tokens, in passes over one",
+    "Drafting before it, in passes over one", "Tokens a pass, τ",
 )  # fmt: skip
 Numbers = Sequence[float]  # of FIELDS
 OFF: Final = 0.2  # a number that nobody measured on the visitor's GPU may be off by so much: assumed

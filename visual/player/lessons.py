@@ -325,9 +325,9 @@ def _coin(one: Example) -> Answered:
     return Answered(
         [["", "With a temperature words are drawn. The small model drew "], ["b", word],
          ["", f": it gives it {draw.draft_prob:.2f}, the large one {draw.target_prob:.2f}. When may it stay?"]],
-        [["", f"With the chance p / q = {draw.acceptance:.2f}. The number drawn was {draw.uniform:.2f}, so "],
-         ["refused", word], ["", f" is refused; the large model drew from what it wants beyond the offer{drew}."]],
-        "Kept guesses and new draws together come out as p, for every word.",
+        [["", f"With the second chance over the first: {draw.acceptance:.2f}. Chance gave {draw.uniform:.2f}, so "],
+         ["refused", word], ["", f" is refused; the large model drew among what it wants more often{drew}."]],
+        "Kept guesses and new draws together have the large model's chances, for every word.",
         asked={"name": "open"}, shown={"name": "done", "coin": number}, phases=("check", "accept"),
     )  # fmt: skip
 

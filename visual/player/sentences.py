@@ -225,7 +225,7 @@ def keep_words(step: StepTrace) -> Words:
         say.append(["", f" {counted(through, 'token', True).capitalize()} came through a second branch."])
     accepted, all_columns = len(step.verification.path), len(step.tree)
     more = (
-        f"The cache keeps {accepted} of {all_columns} columns of this pass: the accepted branch."
+        f"The cache keeps what the large model computed for {accepted} of {all_columns} tokens: the accepted branch."
         " The rest is overwritten."
     )
     return Words(say, plain(more), say)
@@ -353,7 +353,7 @@ def _clock(alone: DecodeTrace, together: DecodeTrace, live: bool) -> tuple[str, 
     line = f"The clock says {ratio:.1f} times as fast {where}: {cost} here"
     if together.setting.device != "cpu":
         return f"{line}.", ""
-    return f"{line}, and about once on a GPU. What would it be on mine?", "pay"
+    return f"{line}, and hardly more than one on a GPU. What would it be on mine?", "pay"
 
 
 def announcement(words: Words, together: DecodeTrace | None) -> str:
