@@ -41,17 +41,9 @@ function takeStep(race, frame) {
   race.steps.push({ ...frame, brought, first, start, drafted: start + draft, checked: start + draft + verify, end });
 }
 
-// How many words the large model alone has written at a time of the other lane's clock.
-function aloneCount(race, clock) {
-  let low = 0;
-  let high = race.passes.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (race.passes[middle].end <= clock + 1e-9) low = middle + 1;
-    else high = middle;
-  }
-  return Math.min(low + 1, race.aloneWords.length);
-}
+// How many passes the large model alone has ended at a time of the other lane's clock, and words it has written.
+const passesEnded = (race, clock) => race.passes.filter(({ end }) => end <= clock + 1e-9).length;
+const aloneCount = (race, clock) => Math.min(passesEnded(race, clock) + 1, race.aloneWords.length);
 
 const sum = (numbers) => numbers.reduce((total, one) => total + one, 0);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -125,7 +117,7 @@ function createTimeline(root) {
   function show(clock, { passes = null, timed = false, race: both = true } = {}) {
     build();
     const took = timed && race.end ? race.end.took : null; // by lane, in words
-    const past = took ? race.passes.length : race.passes.filter(({ end }) => end <= clock + 1e-9).length;
+    const past = took ? race.passes.length : passesEnded(race, clock);
     const alone = passes ?? past;
     [...above.children].forEach((block, number) => block.classList.toggle("on", number < alone));
     let done = 0;
