@@ -55,8 +55,7 @@ WARM_UPS: Final = 2  # runs of every lane on them before anything is measured
 def prompts_of(pair: Pair, dialogue: BenchDialogue, config: DecodingConfig) -> Iterator[Prompt]:
     """Yield the prompt of every turn. Between two of them is the answer of the target alone, for every lane.
 
-    Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends;
-    one line names a dialogue whose first question does not fit, or that cannot be read.
+    Each prompt is whole: no lane reuses what it read for the turn before. A dialogue that outgrows the context ends.
 
     Raises:
         ValueError: its first question does not fit the context, or a picture or text that cannot be read; one line that
@@ -222,10 +221,10 @@ def measure(
         for prompt in prompts_of(pair, dialogue, config):
             prompts.append(prompt)
             asked.append((number, dialogue.category))
-    _run_lanes(runners, prompts[:WARM_UP_PROMPTS] * plan.warm_ups, order, {name: [] for name in runners})
+    _run_in_order(runners, prompts[:WARM_UP_PROMPTS] * plan.warm_ups, order, {name: [] for name in runners})
     runs: dict[str, list[TimedRun]] = {name: [] for name in runners}
     try:
-        _run_lanes(runners, tqdm(prompts * plan.rounds, "runs of every lane", disable=None), order, runs)
+        _run_in_order(runners, tqdm(prompts * plan.rounds, "runs of every lane", disable=None), order, runs)
     except KeyboardInterrupt:
         if not min(map(len, runs.values())):
             raise
@@ -236,7 +235,7 @@ def measure(
     return Measured(plan, pair.info, config, machine, rounds, tuple(asked[:count]), whole, margins)
 
 
-def _run_lanes(
+def _run_in_order(
     runners: Mapping[str, Runner], prompts: Sequence[Prompt], order: random.Random, runs: Mapping[str, list[TimedRun]]
 ) -> None:
     """Run all lanes on each prompt, in an order that is drawn."""

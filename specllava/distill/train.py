@@ -139,7 +139,7 @@ def distil_files(job: Job, notify: Callable[[str], None]) -> Report | None:
 
 
 def _identity(job: Job, processes: int) -> dict[str, Any]:
-    """Return everything that determines the result, as JSON data."""
+    """Return the options that determine the result, as JSON data; files count by their paths alone."""
     values: dict[str, Any] = asdict(job)
     values |= {name: value.resolve() for name, value in values.items() if isinstance(value, Path)}
     values |= values.pop("training") | {f"decoding.{name}": one for name, one in values.pop("decoding").items()}

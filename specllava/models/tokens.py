@@ -235,7 +235,7 @@ def apply_template(
 
 
 def use_template(processor: ProcessorMixin, file: str | Path) -> None:
-    """Replace the template of a checkpoint by that of a file; one that cannot write a question is a ``ValueError``.
+    """Replace the template of a checkpoint by that of a file.
 
     Raises:
         ValueError: no file of text there, or a template that cannot write a question.

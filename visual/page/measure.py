@@ -330,7 +330,7 @@ def _shown(rows: Sequence[Row], prompts: int, axis: str) -> tuple[Any, ...]:
 
 
 def _pays() -> None:
-    """Build "Does it pay on my GPU?": three numbers, one sentence, where they come from, and how to try it there."""
+    """Build "Does it pay on my GPU?": four numbers, one sentence, where they come from, and how to try it there."""
     first, card = next(iter(pays.MODELS)), next(iter(pays.CARDS))
 
     def say(model: str, gpu: str, *typed: float | None) -> tuple[str, str, str]:
