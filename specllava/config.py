@@ -52,7 +52,7 @@ class Limits:
     """Children of one node."""
 
     seconds_per_run: Annotated[float, Field(gt=0)] = 120.0
-    """Time limit of a race, an experiment or a call in seconds; partial results are shown."""
+    """Time limit of a race, a measurement or a call in seconds; partial results are shown."""
 
     waiting: Annotated[int, Field(ge=1)] = 32
     """Queue size, of all visitors; further runs are rejected."""

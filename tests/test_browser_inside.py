@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.browser import HOSTILE, VIEWPORT, Visit, assert_accessible, visits
 from support.shipped_races import ASSETS, shipped_races
-from support.visual_traces import synthetic_race
+from support.visual_traces import synthetic_grounding, synthetic_race
 
 from specllava.cli.main import main
 from specllava.config import DecodingConfig
@@ -39,6 +39,7 @@ SYNTHETIC = {
     "played": PLAYED,
     "parted": synthetic_race(4, SHORT, parted_at=7),
     "guessed": {"alone": None, "speculative": PLAYED["speculative"]},
+    "greyed": {"alone": None, "speculative": [*synthetic_grounding(SHORT)][1]},
     MARKUP: {name: replace(lane, texts=lane.texts | HOSTILE, prompt=MARKUP) for name, lane in PLAYED.items()},
 }
 
@@ -205,6 +206,15 @@ def test_the_tour_goes_on_by_keys_and_lights_what_the_words_needed(run: Visit) -
     assert tab.count(".answer .seen") == len(grounding.grounded)
     mask = tab.page.evaluate("getComputedStyle(document.querySelector('.lit')).maskImage")
     assert mask.startswith('url("data:image/png')
+
+
+def test_words_are_marked_where_only_the_whole_picture_was_greyed(tab: Visit) -> None:
+    choose(tab, "greyed")
+    tab.page.evaluate("document.querySelector('.pill').click()")
+    assert tab.count(".answer .seen") == len(SYNTHETIC["greyed"]["speculative"].grounding.grounded) > 0
+    tab.page.keyboard.press("ArrowLeft")  # the stage goes on
+    tab.wait("document.querySelector('.at').textContent.startsWith('step ')")
+    assert tab.page.evaluate("getComputedStyle(document.querySelector('.lit')).maskImage") == "none"
 
 
 def test_playing_moves_through_all_steps_and_says_the_end_once(tab: Visit) -> None:

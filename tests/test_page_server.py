@@ -213,18 +213,19 @@ def test_a_new_scene_is_one_that_ships(page: PageState) -> None:
 def test_which_words_needed_the_picture_is_measured_of_a_run(page: PageState, tiny: Pair, warned: list[str]) -> None:
     page = replace(page, backend=lambda: tiny)
     handlers, dialogue = Handlers(page), Dialogue()
-    assert list(handlers.needed(VISITOR, dialogue)) == [] and "it is measured of the first question" in warned[-1]
+    assert list(handlers.needed(VISITOR, handlers.asked(VISITOR), dialogue)) == []
+    assert "it is measured of the first question" in warned[-1]
     given = (dict(zip(FIELDS, default_settings(), strict=True)) | {"max_new_tokens": 8}).values()
     *_, (frames, dialogue) = handlers.run(VISITOR, page.runs.ask("me"), False, str(PICTURE), "Hi", None, *given)
-    *_, frames = handlers.needed(VISITOR, dialogue)
+    *_, frames = handlers.needed(VISITOR, handlers.asked(VISITOR), dialogue)
     assert kinds(frames)[-1] == "grounding" and kinds(frames)[-2] == "end" and dialogue.frames == frames[:-1]
     hasty = Handlers(replace(page, limits=Limits(seconds_per_run=1e-9)))
-    *_, frames = hasty.needed(VISITOR, dialogue)
+    *_, frames = hasty.needed(VISITOR, hasty.asked(VISITOR), dialogue)
     assert json.loads(frames[-1])["words"] == [] and warned[-1].startswith("Stopped after 0 seconds.")
-    left = hasty.needed(VISITOR, dialogue)
+    late, left = (handlers.needed(VISITOR, handlers.asked(VISITOR), dialogue) for _ in range(2))
     next(left)
     page.runs.ask("me")
-    assert list(left) == []  # another run is on the stage
+    assert list(late) == list(left) == []  # another run is on the stage
 
 
 # --- settings -------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from visual.page.settings import FIELDS, make_config, read_draft
 from visual.page.state import PageState
 from visual.player.recorded import check_question
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("specllava.page")
 Answer = dict[str, Any]
 Options = dict[str, Any]
 OPTIONS: Final = "options of decoding by name, such as rule, depth or temperature; others keep their defaults"
@@ -85,7 +85,8 @@ def _run(state: PageState, request: gr.Request, question: Any, image: Any, optio
         config = make_config(_options(options), state.limits)
         draft = read_draft(_options(options).get("drafter"))
         if draft is not None and draft not in state.drafts:
-            raise ValueError(f"there is no draft {short(draft)}: known are {', '.join(state.drafts) or 'none'}")
+            known = ", ".join(f"draft: {name}" for name in state.drafts)
+            raise ValueError(f"there is no draft {short(draft)}: known are {known or 'none'}")
         path = checked_path(image)
         number = state.runs.ask(session)
         pair = state.pair(draft)

@@ -76,11 +76,13 @@ class Row:
 # --- what is computed ---------------------------------------------------------------------------
 
 
-def questions(scope: str, path: str | None, asked: str, state: PageState) -> Iterator[tuple[tuple[Any, ...], str]]:
+def questions(
+    scope: str, path: str | None, asked: str | None, state: PageState
+) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Yield picture and question of each prompt: the one on the stage, or held-out scenes that ship."""
     if scope == ON_QUESTION:
-        check_question(asked, state.limits.prompt_characters)
-        yield open_pictures(path, state.limits.pixels), asked
+        check_question(asked or "", state.limits.prompt_characters)
+        yield open_pictures(path, state.limits.pixels), asked or ""
         return
     rows = map(json.loads, SCENES.read_text(encoding="utf-8").splitlines())
     held_out = (row for row in rows if row["split"] == "held-out")
@@ -182,7 +184,8 @@ def measure_tab(state: PageState, stage: Sequence[Any]) -> list[Any]:
     _pays()
     # The dialogue is kept here: frames as an input would be sent back with every change, and large ones be refused.
     views = [about, reach_line, reach, doubts, nodes]
-    player.change(_views_of, stage[3], views, trigger_mode="always_last", **QUICK)
+    shown = stage[3]
+    player.change(lambda run: run_views(run and run.frames), shown, views, trigger_mode="always_last", **QUICK)
     changes = [whose.change, compared_doubts.change, doubts.change]
     gr.on(changes, doubt_views, [whose, compared_doubts, doubts], doubt, **QUICK)
     return controls
@@ -196,10 +199,6 @@ class RunViews(NamedTuple):
     reach: Any = None
     doubts: Doubts = Doubts(())
     nodes: list[tuple[Any, ...]] | None = None
-
-
-def _views_of(dialogue: Dialogue | None) -> RunViews:
-    return run_views(dialogue.frames if dialogue is not None else None)
 
 
 def run_views(frames: Sequence[str] | None) -> RunViews:

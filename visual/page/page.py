@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +66,7 @@ NO_TOY: Final = "Both models look at the same picture and question; the answer i
 UNMEASURED: Final = frame_json({"kind": "grounding", "words": [], "say": "", "grid": 0})
 SECONDS_BETWEEN_POLLS: Final = 1.0  # of whether the models are loaded
 MOUNT: Final = """
-const ask = (race, turn) => trigger("open", { race, turn });
+const ask = (race, turn, id) => trigger("open", { race, turn, id });
 const needed = () => trigger("needed");
 import(new URL(`gradio_api/file=${props.script}`, document.baseURI).href)
   .then((stage) => stage.startPage({ element, props, watch, server, ask, needed }));
@@ -133,7 +133,7 @@ def _stage(handlers: Handlers) -> Stage:
         player = _player(handlers)
         picture = gr.File(picture_path(state.first), visible=False, type="filepath")
         shown = [player, picture, question, gr.State()]
-        player.open(handlers.opened, None, shown, **QUICK)
+        player.open(handlers.opened, None, shown, trigger_mode="multiple", **QUICK)
         with gr.Column(elem_id="ask"):
             _pictures(handlers, shown)
             question.render()
@@ -161,7 +161,7 @@ def _player(handlers: Handlers) -> gr.HTML:
         return *halves(), {race.name: handlers.frames(race) for race in races}
 
     return gr.HTML(
-        handlers.first_frames(), html_template=static_text("stage.html"), js_on_load=MOUNT, apply_default_css=False,
+        handlers.first_frames, html_template=static_text("stage.html"), js_on_load=MOUNT, apply_default_css=False,
         elem_id="player",
         catalog=catalog(state.recorded, state.lessons), script=script_file().as_posix(), plotly=PLOTLY_JS.as_posix(),
         measures=state.lent is None, server_functions=[saved_page],
@@ -193,8 +193,10 @@ def _connect(handlers: Handlers, page: gr.Blocks, stage: Stage, controls: list[A
     ways = [([stage.run.click, question.submit], begin), ([stage.follow.click], go_on)]
     connect_run(handlers.state, ways, [stage.run, stage.stop], handlers.run, [player, dialogue], stage.running)
     if handlers.state.lent is None:
-        player.needed(handlers.needed, dialogue, player, show_progress_on=stage.running, **COMPUTES)
-    page.load(lambda: opened_dialogue(handlers.state.first, handlers.first_frames()), None, dialogue, **QUICK)
+        number = gr.Number(0, precision=0, visible=False)  # as it was at the click
+        asked = player.needed(handlers.asked, None, number, **QUICK)
+        asked.then(handlers.needed, [number, dialogue], player, show_progress_on=stage.running, **COMPUTES)
+    page.load(lambda: opened_dialogue(handlers.state.first, handlers.first_frames), None, dialogue, **QUICK)
     page.load(None, None, None, js=QUIET_ICONS)
     page.unload(handlers.leave)
 
@@ -241,18 +243,19 @@ class Handlers:
         self.state.runs.leave(request.session_hash or "")
 
     def opened(self, event: gr.EventData, request: gr.Request) -> Shown:
-        """Open the recorded race, and the turn, that the player asks for."""
+        """Open the recorded race, and the turn, that the player asks for; it knows the answer by its own id."""
         asked = event._data if isinstance(event._data, dict) else {}
-        return self._open(str(asked.get("race", "")), asked.get("turn"), request)
+        return self._open(str(asked.get("race", "")), asked.get("turn"), request, str(asked.get("id", ""))[:64])
 
     def example(self, name: str, request: gr.Request) -> Shown:
         """Open the recorded race of a thumbnail."""
         return self._open(name, None, request)
 
-    def frames(self, race: Recorded, turn: int | None = None) -> list[str]:
-        """Return the frames of a race that was run before, with an id of their own, by which the player knows a change.
+    def frames(self, race: Recorded, turn: int | None = None, number: str = "") -> list[str]:
+        """Return the frames of a race that was run before; the page's first example begins with its beats.
 
-        The page's first example begins with its beats.
+        Args:
+            number: their id; a new one if it is not given, so that the player's value always changes.
         """
         own = self.state.races.get(race.name) is race
         made = self.made.get((race.name, turn)) if own else None
@@ -262,20 +265,21 @@ class Handlers:
             made = race_frames(race, pictures, race.name if own else None, turn, toured)
         if own:
             self.made[race.name, turn] = made
-        return [with_id(made[0], uuid.uuid4().hex), *made[1:]]
+        return [with_id(made[0], number or uuid.uuid4().hex), *made[1:]]
 
+    @cached_property
     def first_frames(self) -> list[str]:
-        """Return the frames that the page opens with."""
+        """The frames that the page opens with."""
         first = self.state.first
         return self.frames(first) if first else waiting_frames(None, FIRST_QUESTION, NEW)
 
-    def _open(self, name: str, turn: Any, request: gr.Request) -> Shown:
+    def _open(self, name: str, turn: Any, request: gr.Request, number: str = "") -> Shown:
         race = self.state.races.get(name)
         if race is None:
             raise gr.Error(html.escape(f"There is no recorded run {name[:40]!r}."), print_exception=False)
         turns = len(race.turns)
         at = min(max(turn, 0), turns - 1) if isinstance(turn, int) else turns - 1
-        frames = self.frames(race, at if turns > 1 and turn is not None else None)
+        frames = self.frames(race, at if turns > 1 and turn is not None else None, number)
         self.leave(request)
         return frames, picture_path(race, at), race.turns[at].prompt, opened_dialogue(race, frames)
 
@@ -340,20 +344,25 @@ class Handlers:
             after.frames = frames
             yield frames, after
 
-    def needed(self, request: gr.Request, dialogue: Dialogue | None) -> Generator[Any]:
+    def asked(self, request: gr.Request) -> int:
+        """Count what the visitor asks for; an answer that comes after another click is not shown."""
+        return self.state.runs.ask(session_of(request))
+
+    def needed(self, request: gr.Request, number: int, dialogue: Dialogue | None) -> Generator[Any]:
         """Measure which words of the run on the stage needed the picture, as far as its time allows."""
         from specllava.scoring import ground
 
-        session, runs = session_of(request), self.state.runs
-        number, seconds, found = runs.ask(session), self.state.limits.seconds_per_run, list[str]()
+        session, runs, measured = session_of(request), self.state.runs, None
+        seconds = self.state.limits.seconds_per_run
+        if runs.state(session, number) != "on":
+            return
         try:
             if dialogue is None or dialogue.last is None or len(dialogue.turns) != 1:
                 raise ValueError("it is measured of the first question of a dialogue that was run here")
             turn = dialogue.last
             passes = ground(self.state.pair(dialogue.draft), turn.media, turn.text, turn.trace)
             race = Bounded(passes, seconds, lambda: runs.state(session, number))
-            for trace in race:
-                found = grounding_frames(trace)
+            for measured in race:  # noqa: B007 - the last one is shown
                 yield gr.skip()
             if race.outcome == "left":
                 return
@@ -367,4 +376,5 @@ class Handlers:
         finally:
             runs.end(session, number)
         if dialogue is not None and dialogue.frames:
+            found = [] if measured is None else grounding_frames(measured)
             yield [*dialogue.frames, *(found or [UNMEASURED])]

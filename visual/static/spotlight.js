@@ -66,7 +66,8 @@ function createSpotlight(root, { toggle, measure }) {
         return html("tr", {}, html("th", { scope: "row" }, word), ...cells);
       }),
     );
-    lit.style.maskImage = lit.style.webkitMaskImage = `url(${maskOf(words, race.grounding.grid)})`;
+    const { grid } = race.grounding; // 0 where only the whole picture was greyed
+    lit.style.maskImage = lit.style.webkitMaskImage = grid ? `url(${maskOf(words, grid)})` : "none";
   }
 
   return { begin, show, isOn: () => on };

@@ -23,6 +23,7 @@ function createStage(root, host) {
   const state = { race: null, ...stop, lit: null, one: null, playing: false, waits: false, before: null, frame: 0 };
   const whole = root.closest(".contain > *") ?? document.documentElement; // what presenting hides parts of
   let asked = 0; // the latest stop that was asked for: those before it come too late
+  let gone = null; // the run that another race took the stage from
   let drawn = null; // the scene on show
 
   // --- scenes: everything that a stop shows -------------------------------------------------------
@@ -79,8 +80,9 @@ function createStage(root, host) {
     const drawOn = field.plotly && field.width ? drawField(next, before) : null; // not in a hidden tab
     root.dataset.mode = state.mode;
     root.classList.toggle("asks", state.mode === "lesson");
+    const announced = state.playing || state.waits || (state.race.live && state.phase === 3);
+    find(".say").setAttribute("aria-live", announced ? "off" : "polite");
     say(next);
-    find(".say").setAttribute("aria-live", state.playing || state.waits ? "off" : "polite");
     find(".line").textContent = "";
     parts.text.show(next.upto, next);
     const race = state.mode !== "tour" || next.alone !== null; // the tour shows one lane, then the other, then both
@@ -365,6 +367,7 @@ function createStage(root, host) {
     pause();
     state.waits = race.live && !race.end;
     const other = race !== state.race;
+    if (other && state.race?.live) gone = state.race.id;
     state.race = race;
     if (other) {
       parts.text.begin(race);
@@ -385,10 +388,11 @@ function createStage(root, host) {
   function feed(list, stop = {}) {
     if (!list?.length) return;
     const run = JSON.parse(list[0]);
+    if (run.id === gone) return; // its last frames may come late
     if (run.id === state.race?.id) return extend(list);
     asked += 1;
     const race = raceFrom(list);
-    if (race.race) races.set(`${race.race} ${stop.turn ?? ""}`, race);
+    if (race.race) races.set(`${race.race} ${race.turn ?? ""}`, race);
     begin(race, race.live ? { step: 0, phase: 0 } : stop);
     if (race.live && race.steps.length) follow();
   }
@@ -397,10 +401,11 @@ function createStage(root, host) {
     const { race } = state;
     const ended = race.end !== null;
     const grounded = race.grounding !== null;
-    if (!readFrames(race, list)) return race.live ? null : begin(race, {});
-    if (race.grounding && !grounded && ended) return lightAll(true);
-    if (state.waits) follow();
-    else render();
+    if (!readFrames(race, list)) return;
+    if (race.grounding && !grounded && ended) return lightAll(race.grounding.words.length > 0);
+    if (state.waits) return follow();
+    render();
+    if (race.end && !ended && !state.playing) speak(race.end.announce);
   }
 
   // A race that runs is played as it comes; with reduced motion it is shown as far as it is.
@@ -421,7 +426,7 @@ function createStage(root, host) {
   function toggle() {
     const { mode, race } = state;
     if (state.playing || !race.steps.length) return pause();
-    if (mode === "run" && state.step >= race.steps.length - 1 && state.phase >= 2)
+    if (mode === "run" && race.end && state.step >= race.steps.length - 1 && state.phase >= 2)
       Object.assign(state, { step: 0, phase: 0 });
     if (mode === "tour" && state.beat === race.end.beats.length - 1) state.beat = 0;
     play();
@@ -436,7 +441,7 @@ function createStage(root, host) {
 
   function pause() {
     cancelAnimationFrame(timer);
-    state.waits = false;
+    if (state.race?.steps.length) state.waits = false;
     if (!state.playing) return;
     state.playing = false;
     root.classList.remove("playing");

@@ -14,14 +14,19 @@ function loadPlotly(address) {
 function startPage({ element, props, watch, server, ask, needed }) {
   const root = element.querySelector(".stage");
   const { catalog } = props;
-  const again = []; // races that are on show already, and whose frames come once more, in the order of asking
-  const waiting = new Map(); // by race: who waits for its frames
+  const asked = new Map(); // by the id that their frames get: who waits for them
+  let count = 0;
+  const request = (race, turn, waits) => {
+    const id = `asked-${Date.now()}-${(count += 1)}`;
+    asked.set(id, waits);
+    ask(race, turn, id);
+  };
   const host = {
     catalog,
     addressed: true,
     plotly: () => loadPlotly(new URL(`gradio_api/file=${props.plotly}`, document.baseURI).href),
-    open: (race, turn) => new Promise((resolve) => (waiting.set(race, resolve), ask(race, turn))),
-    chosen: (race, turn) => (again.push(race), ask(race, turn)),
+    open: (race, turn) => new Promise((resolve) => request(race, turn, resolve)),
+    chosen: (race, turn) => request(race, turn, () => {}), // it is on show already
     page: () => server.saved_page(catalog.tour),
     measure: props.measures ? needed : null,
     tries: () => document.querySelector("#question textarea, #question input")?.focus(),
@@ -33,12 +38,9 @@ function startPage({ element, props, watch, server, ask, needed }) {
   host.first = (stop) => stage.feed(props.value, stop);
   watch("value", () => {
     const run = props.value?.length ? JSON.parse(props.value[0]) : {};
-    const waits = waiting.get(run.race);
-    waiting.delete(run.race);
-    const known = again.indexOf(run.race);
-    again.splice(0, known + 1); // answers to earlier ones may have been passed over
-    if (waits) waits(props.value);
-    else if (known < 0) stage.feed(props.value);
+    const waits = asked.get(run.id) ?? stage.feed;
+    asked.delete(run.id);
+    waits(props.value);
   });
   follow();
   host.first = null; // whoever comes back to the page's first address finds the tour
