@@ -43,11 +43,11 @@ def draw_query(scene: Scene, rng: random.Random, families: tuple[Family, ...] = 
 
 
 def draw_demanding(scene: Scene, rng: random.Random) -> Query:
-    """Draw :data:`CHOICES` questions; return the first about a kind that the scene has several of, else the first."""
-    kinds = [thing.kind for thing in scene.things]
-    several = {kind for kind in kinds if kinds.count(kind) > 1}
+    """Draw :data:`CHOICES` questions; return the first about a kind or colour of several objects, else the first."""
+    looks = [look for thing in scene.things for look in thing.combination]
+    several = {look for look in looks if looks.count(look) > 1}
     drawn = [draw_query(scene, rng) for _ in range(CHOICES)]
-    demanding = (query for query in drawn if any(kind in " ".join(query.slots.values()) for kind in several))
+    demanding = (query for query in drawn if any(look in " ".join(query.slots.values()) for look in several))
     return next(demanding, drawn[0])
 
 

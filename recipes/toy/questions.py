@@ -248,7 +248,7 @@ def _larger(scene: Scene, rng: random.Random) -> Query | None:
 
 
 def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
-    """Compare the colours of two objects, each alone of its kind; half of the time of equal ones where there are any.
+    """Compare the colours of two objects, each alone of its kind: about as often equal as not.
 
     The answer names both colours first.
     """
@@ -257,6 +257,8 @@ def _same_colour(scene: Scene, rng: random.Random) -> Query | None:
     if not pairs:
         return None
     equal = [pair for pair in pairs if pair[0].colour == pair[1].colour]
+    if not equal and rng.random() < 0.8:
+        return None
     a, b = rng.choice(equal if equal and rng.random() < 0.5 else pairs)
     answer = f"the {a.kind} is {a.colour} and the {b.kind} is {b.colour}, so {'yes' if a.colour == b.colour else 'no'}"
     return _query("same_colour", (answer,), kind=a.kind, other=b.kind)
@@ -286,7 +288,7 @@ def _time(scene: Scene, rng: random.Random) -> Query:
 def _place(scene: Scene, rng: random.Random) -> Query:
     answers = [f"{begin} {named}" for named in phrases.PLACE_NAMES[scene.place] for begin in ("it is", "this is")]
     if scene.place == "mountains":
-        answers = [answer.replace("it is", "we are in").replace("this is", "this picture shows") for answer in answers]
+        answers = ["we are in the mountains", "this picture shows the mountains", *answers[2:]]
     if rng.random() < 0.5:
         return _query("place", answers)
     asked = scene.place if rng.random() < 0.5 else rng.choice(PLACES)
@@ -313,7 +315,7 @@ def _unknowable(scene: Scene, rng: random.Random) -> Query:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    *(_look("colour"), _look("size"), _count) * 3, *(_exists_coloured, _which_colour) * 2, *(_same_colour,) * 3,
-    *(_things, _weather, _time, _place) * 2, *(_exists,) * 3, *(_side,) * 4, *(_neighbour,) * 5, *(_larger,) * 4,
-    *(_unknowable,) * 6, *(_is_colour,) * 2, _total, *(_where,) * 2,
+    *(_look("colour"), _look("size"), _larger) * 6, *(_count, _exists, _which_colour, _side, _things) * 5,
+    *(_exists_coloured, _neighbour, _is_colour) * 3, *(_same_colour,) * 12,
+    *(_weather, _time, _place, _where) * 2, *(_unknowable,) * 10, _total,
 )  # fmt: skip
