@@ -154,6 +154,10 @@ def test_the_table_for_the_ear_holds_the_tree(run: Visit) -> None:
     cells = "(row) => [...row.cells].map((cell) => cell.textContent)"
     rows = run.page.evaluate(f"[...document.querySelectorAll('.nodes tbody tr')].map({cells})")
     verdicts = [row[-1] for row in rows]
+    run.step(5, "guess")  # what the target will say is not given away
+    run.wait("!document.querySelector('.nodes tbody').textContent.includes('accepted')")
+    guessed = run.page.evaluate(f"[...document.querySelectorAll('.nodes tbody tr')].map({cells})")
+    assert guessed == [row[:4] for row in rows[: len(step.tree)]]
     assert verdicts.count("accepted") == len(step.emitted_nodes) and verdicts[0] == "the last word so far"
 
 

@@ -98,6 +98,17 @@ def test_a_stopped_run_keeps_what_it_has(tab: Visit) -> None:
     tab.wait("document.querySelector('.say h2').textContent.length > 0")
 
 
+def test_a_paused_run_stays_where_it_is_until_its_end(visit: Visitor) -> None:
+    tab = visit("", reduced_motion="no-preference")
+    tab.page.fill("#question textarea", "Describe this image in detail.")
+    tab.page.click("#run")
+    tab.wait("document.querySelector('[data-act=play]').getAttribute('aria-label') === 'Pause'")
+    tab.page.click("[data-act=play]")
+    at = tab.text(".at").partition(" of ")[0]
+    tab.wait("document.querySelector('.spoken').textContent.startsWith('Answer complete')")
+    assert tab.text(".at").startswith(f"{at} of ")
+
+
 def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tmp_path: Path) -> None:
     tab.page.click("text=New scene")
     tab.wait_say("press Run")
@@ -115,6 +126,7 @@ def test_a_new_scene_waits_for_its_question_and_a_race_file_opens(tab: Visit, tm
     marked.write_text('{"<b>x</b>": 1}')  # a file's words are no markup
     tab.page.set_input_files("input[type=file]", str(marked))
     tab.wait("document.body.innerText.includes('<b>x</b>')")
+    tab.page.click(".toast-close")
 
 
 def test_every_click_on_a_picture_opens_its_run_and_its_guesses(visit: Visitor) -> None:

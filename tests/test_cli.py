@@ -169,6 +169,7 @@ def test_bench_writes_a_row_for_every_lane(tmp_path, capsys, monkeypatch):
         (["generate", "--image", "IMAGE", "--prompt", "hi", "--depth", "0"], "depth"),
         (["generate", "--image", "IMAGE", "--prompt", "hi", "--max-new-tokens", "4000"], "1024"),
         (["generate", "--image", "IMAGE", "--prompt", "hi", "--device", "toaster"], "toaster"),
+        (["generate", "--image", "IMAGE", "--prompt", "hi", "--threads", "-1"], "--threads is -1: 0 or more"),
         (["generate", "--image", __file__, "--prompt", "hi"], "not a readable image"),
         (["render", "--split", "blue", "--output", "x.png"], "split"),
         (["render", "--output", "/none/x.png"], "/none"),

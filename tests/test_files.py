@@ -190,6 +190,12 @@ def test_a_race_is_exported_as_a_page_with_its_picture_or_opened_by_the_page(tmp
     assert main(["trace", "view", str(path), "--port", "7"]) == 0
     app = str(ASSETS.parent / "app.py")
     assert started == [[sys.executable, app, "--open", str(path.resolve()), "--port", "7"]]
+    monkeypatch.setattr(commands, "find_spec", lambda package: None)
+    assert main(["trace", "view", str(path)]) == 1 and 'pip install "specllava[page]"' in capsys.readouterr().err
+    (tmp_path / "races").mkdir()
+    (tmp_path / "races" / "chain.json").write_bytes(path.read_bytes())  # a lesson's race has this name
+    assert main(["site", "--output", str(tmp_path / "site"), "--races", str(tmp_path / "races")]) == 1
+    assert "chain.json has the name of a lesson's race" in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_no_half_of_a_page_and_the_refusal_names_the_file(tmp_path, capsys) -> None:

@@ -31,8 +31,7 @@ class Train:
         from recipes.toy.train import train
 
         self.output.mkdir(parents=True, exist_ok=True)
-        recipe, compiled = (ToyRecipe.tiny(), False) if self.tiny else (ToyRecipe(), None)
-        train(self.output, recipe, compiled)
+        train(self.output, ToyRecipe.tiny() if self.tiny else ToyRecipe())
         console.print(f"done: {self.output}")
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from PIL import Image, ImageDraw
 
 from recipes.toy.scene import Place, Time, Weather
-from recipes.toy.shapes import Fill, Pen, Point
+from recipes.toy.shapes import SNOW, Fill, Pen, Point
 
 HORIZON: Final = 0.47
 SKIES: Final[dict[Time, tuple[Fill, Fill]]] = {
@@ -56,8 +56,6 @@ LIGHT: Final[dict[Time, tuple[Fill, float]]] = {  # what a backdrop colour is mi
     "sunset": ((236, 116, 92), 0.27),
     "night": ((22, 30, 92), 0.58),
 }
-WHITE: Final[Fill] = (255, 255, 255)
-NOTHING: Final[Fill] = (0, 0, 0)
 
 
 def mix(a: Fill, b: Fill, share: float) -> Fill:
@@ -96,7 +94,7 @@ class Stage:
 @lru_cache(maxsize=1024)
 def lit(colour: Fill, time: Time, snow: float) -> Fill:
     shade, share = LIGHT[time]
-    return mix(mix(colour, WHITE, snow), shade, share)
+    return mix(mix(colour, SNOW, snow), shade, share)
 
 
 def draw_backdrop(place: Place, weather: Weather, time: Time, canvas: int, rng: random.Random) -> Image.Image:
@@ -134,10 +132,7 @@ def _sky(stage: Stage) -> None:
     rng, pen = stage.rng, stage.pen
     x = rng.uniform(0.14, 0.86)
     if stage.weather == "clear":
-        if stage.time == "night":
-            _stars_and_moon(stage, x)
-        else:
-            _sun(stage, x)
+        (_stars_and_moon if stage.time == "night" else _sun)(stage, x)
         return
     if stage.time == "night" and stage.weather == "cloudy":
         pen.blob((238, 236, 210), x, 0.12, 0.055)
@@ -161,8 +156,7 @@ def _sun(stage: Stage, x: float) -> None:
     pen.blob(core, x, y, radius)
     for _ in range(rng.randint(0, 3)):
         bx, by, span = rng.uniform(0.1, 0.9), rng.uniform(0.08, 0.28), rng.uniform(0.014, 0.022)
-        bird = (70, 80, 110)
-        pen.stroke(bird, 0.007, (bx - span, by - span * 0.6), (bx, by), (bx + span, by - span * 0.6))
+        pen.stroke((70, 80, 110), 0.007, (bx - span, by - span * 0.6), (bx, by), (bx + span, by - span * 0.6))
 
 
 def _stars_and_moon(stage: Stage, x: float) -> None:
@@ -177,9 +171,8 @@ def _stars_and_moon(stage: Stage, x: float) -> None:
 
 
 def _cloud(pen: Pen, colours: tuple[Fill, Fill], x: float, y: float, size: float) -> None:
-    puffs = ((-0.1, 0.01, 0.045), (-0.04, -0.02, 0.06), (0.04, -0.01, 0.055), (0.1, 0.015, 0.04))
     for colour, drop in ((colours[1], 0.014), (colours[0], 0.0)):
-        for dx, dy, r in puffs:
+        for dx, dy, r in ((-0.1, 0.01, 0.045), (-0.04, -0.02, 0.06), (0.04, -0.01, 0.055), (0.1, 0.015, 0.04)):
             pen.blob(colour, x + dx * size, y + (dy + drop) * size, r * size, r * 0.8 * size)
 
 
@@ -201,8 +194,7 @@ def _tufts(stage: Stage, colour: Fill, count: int) -> None:
         x, y = stage.rng.random(), stage.rng.uniform(0.56, 0.99)
         tall = 0.035 * y
         for lean in (-0.5, 0.0, 0.5):
-            pen_colour = stage.lit(colour, 0.5)
-            stage.pen.poly(pen_colour, (x - 0.006, y), (x + lean * tall, y - tall), (x + 0.006, y))
+            stage.pen.poly(stage.lit(colour, 0.5), (x - 0.006, y), (x + lean * tall, y - tall), (x + 0.006, y))
 
 
 def _meadow(stage: Stage) -> None:
@@ -282,9 +274,8 @@ def _forest(stage: Stage) -> None:
 def _fir(stage: Stage, colour: Fill, x: float, y: float, tall: float) -> None:
     pen = stage.pen
     for bottom, top, wide in ((0.0, 0.55, 0.25), (0.27, 0.8, 0.2), (0.52, 1.0, 0.14)):
-        pen.poly(
-            colour, (x - wide * tall, y - bottom * tall), (x, y - top * tall), (x + wide * tall, y - bottom * tall)
-        )
+        low = y - bottom * tall
+        pen.poly(colour, (x - wide * tall, low), (x, y - top * tall), (x + wide * tall, low))
     if stage.snowy:
         snow = stage.lit((236, 242, 250))
         pen.poly(snow, (x - 0.06 * tall, y - 0.8 * tall), (x, y - tall), (x + 0.06 * tall, y - 0.8 * tall))
@@ -343,7 +334,7 @@ def _peak(stage: Stage, colour: Fill, x: float, tall: float) -> None:
     pen, base, wide = stage.pen, 0.53, tall * 0.72
     top = base - tall
     pen.poly(stage.lit(colour), (x - wide, base), (x, top), (x + wide, base))
-    pen.poly(stage.lit(mix(colour, NOTHING, 0.14)), (x, top), (x + wide, base), (x + wide * 0.15, base))
+    pen.poly(stage.lit(mix(colour, (0, 0, 0), 0.14)), (x, top), (x + wide, base), (x + wide * 0.15, base))
     cap, w = tall * 0.36, wide * 0.36
     zigzag = [(x + w, top + cap), (x + w * 0.5, top + cap * 0.8), (x + w * 0.1, top + cap * 1.15)]
     zigzag += [(x - w * 0.35, top + cap * 0.8), (x - w, top + cap)]

@@ -29,7 +29,6 @@ REACH: Final = 0.58  # half the width of the widest kind, in boxes
 MARGIN: Final = 0.14  # room for outline and shadow on every side of an object's box, in boxes
 OUTLINE: Final = 0.0052  # in pictures: the same for small and large objects
 FINE_PIXELS: Final = 260  # objects smaller than this are drawn three times larger first
-CACHED_PIXELS: Final = 110  # larger ones are not kept: at 128 pixels a picture everything is, in about 20 MB
 SHADOW: Final[Fill] = (16, 16, 40, 84)
 WATER: Final[Fill] = (90, 176, 226, 235)
 
@@ -77,13 +76,13 @@ def _place(picture: Image.Image, thing: Thing, canvas: int) -> None:
     x, extent = _spot(thing)
     pixels = max(4, round(extent * canvas))
     outline = max(1.0, OUTLINE * canvas)
-    keep = pixels <= CACHED_PIXELS
-    figure = (_cached_sprite if keep else sprite)(thing.kind, thing.colour, pixels, outline)
+    figure = sprite(thing.kind, thing.colour, pixels, outline)
     left = round(x * canvas - figure.width / 2)
     top = round(ROW_Y[thing.row] * canvas - figure.height + MARGIN * pixels)
     picture.paste(figure, (left, top), figure)
 
 
+@lru_cache(maxsize=512)  # in 20 MB for pictures of 128 pixels
 def sprite(kind: Kind, colour: Colour, pixels: int, outline: float) -> Image.Image:
     """Draw an object on a transparent ground, with outline, shading and shadow: its box and a margin round it."""
     fine = 3 if pixels < FINE_PIXELS else 1
@@ -109,6 +108,3 @@ def sprite(kind: Kind, colour: Colour, pixels: int, outline: float) -> Image.Ima
     whole.paste(INK, mask=grown)
     whole.alpha_composite(flat)
     return whole.reduce(fine)
-
-
-_cached_sprite = lru_cache(maxsize=512)(sprite)

@@ -20,6 +20,7 @@ from recipes.toy.scene import COLOURS, COLUMNS, HELD_OUT, KINDS, PLACES, ROWS, T
 ABSENT = 0.12  # how often a question asks what a kind is like that the scene lacks
 UNCOMMON = 0.2  # how often a question for something absent names what no scene has
 LOOKS: Final = ("colour", "where", "size")
+NEIGHBOURS: Final = {"next to": "next", "behind": "behind", "in front of": "in front"}
 # What no scene has, in the singular; the plural has an s.
 STRANGE: Final[tuple[str, ...]] = (
     "lion", "tiger", "bear", "cow", "pig", "donkey", "rabbit", "squirrel", "hamster", "eagle", "snake", "frog", "shark",
@@ -88,17 +89,13 @@ def _spots(thing: Thing) -> tuple[str, ...]:
     return tuple(" ".join(spot) for row in phrases.ROW_PHRASES[thing.row] for spot in ((column, row), (row, column)))
 
 
-def each(values: Sequence[str]) -> str:
-    """Word the values of two objects or more, one after the other: "one is red and the other is blue"."""
-    if len(values) == 2:
-        return f"one is {values[0]} and the other is {values[1]}"
-    return enumerate_words([f"one is {value}" for value in values])
-
-
 def looks_of(things: Sequence[Thing], look: str) -> tuple[str, ...]:
     """Return the answers that state one look of one object or more: colour, where or size."""
     if len(things) > 1:
-        return (each([_spots(thing)[0] if look == "where" else getattr(thing, look) for thing in things]),)
+        values = [_spots(thing)[0] if look == "where" else getattr(thing, look) for thing in things]
+        if len(values) == 2:
+            return (f"one is {values[0]} and the other is {values[1]}",)
+        return (enumerate_words([f"one is {value}" for value in values]),)
     (thing,) = things
     if look == "where":
         return tuple(f"{it} is {spot}" for it, spot in product(("it", f"the {thing.kind}"), _spots(thing)))
@@ -171,17 +168,14 @@ def _side(scene: Scene, rng: random.Random) -> Query:
     return _query("side", answers, things if len(things) == 1 else (), spot=spot)
 
 
-_NEIGHBOURS: Final = {"next to": "next", "behind": "behind", "in front of": "in front"}
-
-
 def _neighbour(scene: Scene, rng: random.Random) -> Query:
     """Ask which object is next to, behind or in front of an object; the answer first says where this object is."""
     thing = rng.choice(scene.things)
     known = name(scene, thing)
     neighbours = {side: [other for other in scene.things if other != thing and step_between(other, thing) == step]
-                  for side, step in _NEIGHBOURS.items()}  # fmt: skip
+                  for side, step in NEIGHBOURS.items()}  # fmt: skip
     taken = [side for side, things in neighbours.items() if things]
-    side = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(_NEIGHBOURS))
+    side = rng.choice(taken) if taken and rng.random() < 0.7 else rng.choice(tuple(NEIGHBOURS))
     things = neighbours[side]
     there = _there(things) if things else "there is nothing"
     own = known if " the " not in known else f"the {thing.kind}"
@@ -197,15 +191,11 @@ def _exists(scene: Scene, rng: random.Random) -> Query:
         answers = (f"yes, I can see {_seen(things)}", f"yes, {_there(things)}")
         return _query("exists", answers, things, kind=kind, kinds=PLURALS[kind])
     if rng.random() < UNCOMMON:
-        return strange(rng.choice(STRANGE))
+        noun = rng.choice(STRANGE)
+        answers = ("no, there is nothing like that here", "no, I can see nothing like that")
+        return _query("exists", answers, kind=noun, kinds=f"{noun}s")
     kind = rng.choice([kind for kind in KINDS if not _of_kind(scene, kind)])
     return _query("exists", (f"no, there is no {kind}", f"no, I cannot see a {kind}"), kind=kind, kinds=PLURALS[kind])
-
-
-def strange(noun: str) -> Query:
-    """Ask for something that no scene has."""
-    answers = ("no, there is nothing like that here", "no, I can see nothing like that")
-    return _query("exists", answers, kind=noun, kinds=f"{noun}s")
 
 
 def _exists_coloured(scene: Scene, rng: random.Random) -> Query:

@@ -47,6 +47,7 @@ class ToyRecipe:
     gathering_weight: float = 1.0
     finding_weight: float = 1.0
     judging_weight: float = 6.0
+    compiled: bool = True  # tower, last target and what distils, where a C++ compiler or a GPU is there
     vision: LoopConfig = field(default_factory=lambda: LoopConfig(1_600, 1e-3, warmup=50))
     align: LoopConfig = field(default_factory=lambda: LoopConfig(400, 1e-3, warmup=50, seed=4))
     target: LoopConfig = field(default_factory=lambda: LoopConfig(3_200, 8e-4, warmup=50, seed=1))
@@ -66,7 +67,7 @@ class ToyRecipe:
             image_size=32, vision_layers=1, vision_hidden=32, aligned_layers=1, gathering_layers=1, target_layers=2,
             target_hidden=32, draft_hidden=32, eagle_heads=1, vocabulary=600, tokenizer_conversations=200,
             vision_batch=4, align_batch=2, target_batch=2, asking_batch=2, draft_batch=2, distill_batch=2,
-            eagle_batch=2,
+            eagle_batch=2, compiled=False,
             vision=loop, align=loop, target=loop, asking=loop, draft=loop, distill=loop, eagle_short=loop, eagle=loop,
             eagle_compressed=loop,
         )  # fmt: skip

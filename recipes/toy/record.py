@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from PIL import Image
 
@@ -25,6 +25,7 @@ from specllava.pair import Pair
 from specllava.race_file import dialogue_json, race_json
 from specllava.scoring import ground
 from specllava.trace import SPECULATIVE, TARGET_ONLY, DecodeTrace, StepTrace
+from visual.player.lessons import LessonRecord
 
 PICTURE_SIZE = 512
 LESSONS_START, LESSON_SCENES = 3_000_000, 80  # scene numbers that are tried, none of them used in training
@@ -76,13 +77,7 @@ SMOL: Final = (
     RecordedExample("6-smol-poem", 2_000_013, "held-out", ("Write a poem about this.",), temperature=0.8),
     RecordedExample("7-smol-count", 2_000_040, "train", ("How many objects are there?",)),
 )
-
-
-class LessonStep(NamedTuple):
-    """Step of a race that a lesson shows, and the node of its tree; ``None``: the one that decided the step."""
-
-    step: int
-    node: int | None = None
+LessonStep = tuple[int, int | None]  # step of a race that a lesson shows, node of its tree or the one that decided
 
 
 def record(pair: Pair, directory: Path, config: DecodingConfig) -> list[Path]:
@@ -133,7 +128,7 @@ def record_lessons(pair: Pair, directory: Path, config: DecodingConfig) -> list[
             path = directory / f"{race}.json"
             path.write_text(race_json(traces[TARGET_ONLY], traces[SPECULATIVE], f"{race}.png"), encoding="utf-8")
             written.append(path)
-        rows.append({"name": name, "race": race, **steps[race]._asdict()})
+        rows.append(LessonRecord(name, race, *steps[race])._asdict())
     index = directory / "lessons.json"
     index.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return [*written, index]
@@ -185,7 +180,7 @@ def _find_saved(traces: Race) -> Iterator[LessonStep]:
                 continue
             words = all(_is_word(trace.texts[tree.tokens[sibling]]) for sibling in family)
             if words and len(step.emitted) - position >= WORTH:
-                yield LessonStep(index, parent)
+                yield index, parent
 
 
 def _find_grounded(traces: Race) -> Iterator[LessonStep]:
@@ -208,7 +203,7 @@ def _find_broken(traces: Race) -> Iterator[LessonStep]:
         accepted = step.verification.accepted
         lost = step.tree.drafted - len(accepted) - 1
         if len(accepted) >= BEFORE and lost >= AFTER and _misses(trace, step, accepted[-1] + 1):
-            yield LessonStep(index, accepted[-1] + 1)
+            yield index, accepted[-1] + 1
 
 
 def _find_wrong(traces: Race) -> Iterator[LessonStep]:
@@ -219,7 +214,7 @@ def _find_wrong(traces: Race) -> Iterator[LessonStep]:
         if favourite is not None:
             tokens = step.verification.bonus_token, step.tree.tokens[favourite]
             if {trace.texts[token].strip() for token in tokens} <= set(KINDS):
-                yield LessonStep(index, favourite)
+                yield index, favourite
 
 
 def _find_refused(traces: Race) -> Iterator[LessonStep]:
@@ -233,18 +228,14 @@ def _find_refused(traces: Race) -> Iterator[LessonStep]:
             texts = [trace.texts[draw.token] for draw in (before, after)]
             clear = APART < before.acceptance < min(1, before.uniform) - APART
             if len(family) == 1 and all(map(_is_word, texts)) and clear:
-                yield LessonStep(index, family[0])
-
-
-def _find_before(traces: Race) -> Iterator[LessonStep]:
-    return _find_stumble(traces[SPECULATIVE], traces[OTHER])
+                yield index, family[0]
 
 
 def _find_after(traces: Race) -> Iterator[LessonStep]:
     """Find the longest accepted run of the distilled draft, where the other one has a step that fits."""
     accepted = [len(step.verification.accepted) for step in traces[SPECULATIVE].steps]
     if max(accepted) >= EASY and any(_find_stumble(traces[OTHER], traces[SPECULATIVE])):
-        yield LessonStep(accepted.index(max(accepted)))
+        yield accepted.index(max(accepted)), None
 
 
 def _find_stumble(before: DecodeTrace, after: DecodeTrace) -> Iterator[LessonStep]:
@@ -254,7 +245,7 @@ def _find_stumble(before: DecodeTrace, after: DecodeTrace) -> Iterator[LessonSte
     for index, step in enumerate(before.steps[2:-1], start=2):
         favourite = _favourite(step, 0)
         if favourite is not None and not step.verification.accepted and _misses(before, step, favourite):
-            yield LessonStep(index, favourite)
+            yield index, favourite
 
 
 def _favourite(step: StepTrace, parent: int) -> int | None:
@@ -277,6 +268,9 @@ RACES: Final[dict[str, tuple[Callable[..., Race], Callable[[Race], Iterator[Less
     "chain": (partial(_race, **CHAIN), _find_broken),
     "coin": (partial(_race, **DRAWN), _find_refused),
     "wrong": (_race, _find_wrong),
-    "before": (partial(_distilled, after=False), _find_before),
+    "before": (
+        partial(_distilled, after=False),
+        lambda traces: _find_stumble(traces[SPECULATIVE], traces[OTHER]),
+    ),
     "after": (partial(_distilled, after=True), _find_after),
 }

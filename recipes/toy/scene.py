@@ -67,6 +67,10 @@ class Thing:
     def combination(self) -> tuple[Colour, Kind]:
         return self.colour, self.kind
 
+    @property
+    def cell(self) -> tuple[Column, Row]:
+        return self.column, self.row
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -77,6 +81,10 @@ class Scene:
     time: Time
     things: tuple[Thing, ...]
     seed: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.things)
 
 
 def sample_scene(seed: int, split: Split = "train") -> Scene:

@@ -49,17 +49,21 @@ TARGET, DRAFT_BEFORE, DRAFT, EAGLE, EAGLE_COMPRESSED = "target", "draft-before",
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Recipe, processes and output directory of every training stage."""
+class _Stage:
+    """One stage of training: its name, loop and part, and what all stages share."""
 
+    name: str
+    loop: LoopConfig
+    part: Path
     root: Path
     recipe: ToyRecipe
     processor: LlavaProcessor
     accelerator: Accelerator
     compiled: bool
 
-    def checkpoints(self, stage: str) -> Path:
-        return self.root / "work" / "checkpoints" / stage.replace(" ", "-")
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "work" / "checkpoints" / self.name.replace(" ", "-")
 
     def packed(self, batch: int, talks: Sequence[Questioner], first: int = 0) -> PackedBatches:
         return PackedBatches(self.processor, batch, self.recipe.image_tokens, talks, first)
@@ -73,90 +77,81 @@ class _Run:
         return target.to(self.accelerator.device).eval()
 
 
-def train(output: Path, recipe: ToyRecipe, compiled: bool | None = None) -> None:
+def train(output: Path, recipe: ToyRecipe) -> None:
     """Run every stage that is not done yet.
 
     Args:
         output: directory of the run; ``target``, ``draft``, ``draft-before``, ``eagle`` and ``eagle-compressed`` appear
             in it.
-        compiled: compile the tower, the last target and what distils (1.2 to 1.4 times faster on two cores); default:
-            where a C++ compiler is found or on a GPU.
     """
-    accelerator = Accelerator(mixed_precision="bf16" if bfloat16_is_fast() else "no")
-    if compiled is None:
-        compiled = accelerator.device.type != "cpu" or shutil.which("g++") is not None
+    # Without instructions of its own a CPU multiplies bfloat16 several times slower than float32.
+    fast = torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    accelerator = Accelerator(mixed_precision="bf16" if fast else "no")
+    compiled = recipe.compiled and (accelerator.device.type != "cpu" or shutil.which("g++") is not None)
     if not (output / PROCESSOR).exists():
         build_processor(recipe).save_pretrained(output / PROCESSOR)
-    run = _Run(output, recipe, AutoProcessor.from_pretrained(output / PROCESSOR), accelerator, compiled)
+    processor = AutoProcessor.from_pretrained(output / PROCESSOR)
     stages = (
-        ("vision tower", TOWER, _train_tower),
-        ("aligned target", ALIGNED, _align),
-        ("talking target", TALKING_TARGET, _talk),
-        ("target", TARGET, _ask),
-        ("draft", DRAFT_BEFORE, _train_draft),
-        ("distilled draft", DRAFT, _distil),
-        ("eagle, short rollouts", EAGLE_SHORT, _train_short_eagle),
-        ("eagle", EAGLE, _train_eagle),
-        ("eagle, compressed", EAGLE_COMPRESSED, _compress_eagle),
+        ("vision tower", recipe.vision, TOWER, _train_tower),
+        ("aligned target", recipe.align, ALIGNED, _align),
+        ("talking target", recipe.target, TALKING_TARGET, _talk),
+        ("target", recipe.asking, TARGET, _ask),
+        ("draft", recipe.draft, DRAFT_BEFORE, _train_draft),
+        ("distilled draft", recipe.distill, DRAFT, _distil),
+        ("eagle, short rollouts", recipe.eagle_short, EAGLE_SHORT, _train_short_eagle),
+        ("eagle", recipe.eagle, EAGLE, _train_eagle),
+        ("eagle, compressed", recipe.eagle_compressed, EAGLE_COMPRESSED, _compress_eagle),
     )
-    for name, part, stage in stages:
+    for name, loop, part, run in stages:
         if not (output / part).exists():
             start = time.perf_counter()
-            stage(run, output / part)
-            shutil.rmtree(run.checkpoints(name), ignore_errors=True)  # the part is saved
+            stage = _Stage(name, loop, output / part, output, recipe, processor, accelerator, compiled)
+            set_seed(loop.seed)
+            run(stage)
+            shutil.rmtree(stage.checkpoints, ignore_errors=True)  # the part is saved
             with (output / "log.jsonl").open("a") as file:
                 file.write(json.dumps({"stage": name, "seconds": round(time.perf_counter() - start, 1)}) + "\n")
 
 
-def bfloat16_is_fast() -> bool:
-    """Check for bfloat16 instructions: without them a CPU multiplies it several times slower than float32."""
-    return torch.cuda.is_available() or bool(torch.cpu.get_capabilities().get("amx_bf16"))
-
-
-def _train_tower(run: _Run, part: Path) -> None:
-    set_seed(run.recipe.vision.seed)
-    seer = ToyVisionTower(CLIPVisionModel(run.recipe.vision_config()))
-    if run.compiled:
+def _train_tower(stage: _Stage) -> None:
+    seer = ToyVisionTower(CLIPVisionModel(stage.recipe.vision_config()))
+    if stage.compiled:
         seer.tower.compile()
-    images = run.processor.image_processor
-    batches = SceneBatches(images, run.recipe.vision_batch, run.recipe.image_tokens)
-    checkpoints = run.checkpoints("vision tower")
-    fit("vision tower", seer, tower_losses, batches, run.recipe.vision, checkpoints, run.accelerator)
-    seer.tower.save_pretrained(part)
+    images = stage.processor.image_processor
+    batches = SceneBatches(images, stage.recipe.vision_batch, stage.recipe.image_tokens)
+    fit(stage.name, seer, tower_losses, batches, stage.loop, stage.checkpoints, stage.accelerator)
+    seer.tower.save_pretrained(stage.part)
 
 
-def _align(run: _Run, part: Path) -> None:
+def _align(stage: _Stage) -> None:
     """Train the first layers of a target on bare lists of objects and positions, with the tower frozen."""
-    set_seed(run.recipe.align.seed)
-    config = run.llava(run.recipe.aligned_layers, run.recipe.target_hidden)
+    config = stage.llava(stage.recipe.aligned_layers, stage.recipe.target_hidden)
     target = LlavaForConditionalGeneration(config)
-    target.model.vision_tower = CLIPVisionModel.from_pretrained(run.root / TOWER)
-    _fit_packed("aligned target", target, run.packed(run.recipe.align_batch, LOOKING), run.recipe.align, run)
-    save(target, run.processor, part, torch.float32)
+    target.model.vision_tower = CLIPVisionModel.from_pretrained(stage.root / TOWER)
+    _fit_packed(stage, target, stage.packed(stage.recipe.align_batch, LOOKING))
+    save(target, stage.processor, stage.part, torch.float32)
 
 
-def _talk(run: _Run, part: Path) -> None:
+def _talk(stage: _Stage) -> None:
     """Add layers to the aligned target and train it on free conversations."""
-    set_seed(run.recipe.target.seed)
-    target = LlavaForConditionalGeneration.from_pretrained(run.root / ALIGNED, dtype=torch.float32)
-    target = deepen(target, run.llava(run.recipe.target_layers, run.recipe.target_hidden))
-    batches = run.packed(run.recipe.target_batch, TALKING, TALKING_START)
-    _fit_packed("talking target", target, batches, run.recipe.target, run)
-    save(target, run.processor, part)
+    target = LlavaForConditionalGeneration.from_pretrained(stage.root / ALIGNED, dtype=torch.float32)
+    target = deepen(target, stage.llava(stage.recipe.target_layers, stage.recipe.target_hidden))
+    batches = stage.packed(stage.recipe.target_batch, TALKING, TALKING_START)
+    _fit_packed(stage, target, batches)
+    save(target, stage.processor, stage.part)
 
 
-def _ask(run: _Run, part: Path) -> None:
+def _ask(stage: _Stage) -> None:
     """Train the talking target on questions, several independent ones about each picture."""
-    set_seed(run.recipe.asking.seed)
     # Compiled, plain attention is faster than PyTorch's fused one, whose backward pass takes a quarter of a step.
     target = LlavaForConditionalGeneration.from_pretrained(
-        run.root / TALKING_TARGET, dtype=torch.float32, attn_implementation="eager"
+        stage.root / TALKING_TARGET, dtype=torch.float32, attn_implementation="eager"
     )
-    if run.compiled:
+    if stage.compiled:
         target.model.language_model.compile(dynamic=True)
-    batches = run.packed(run.recipe.asking_batch, ASKING, ASKING_START)
-    _fit_packed("target", target, batches, run.recipe.asking, run, batches.hints)
-    save(target, run.processor, part)
+    batches = stage.packed(stage.recipe.asking_batch, ASKING, ASKING_START)
+    _fit_packed(stage, target, batches, batches.hints)
+    save(target, stage.processor, stage.part)
 
 
 def deepen(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaForConditionalGeneration:
@@ -178,86 +173,67 @@ def deepen(model: LlavaForConditionalGeneration, config: LlavaConfig) -> LlavaFo
     return deeper
 
 
-def _train_draft(run: _Run, part: Path) -> None:
+def _train_draft(stage: _Stage) -> None:
     """Train the first draft on the corpus alone, in the same packed rows, with only the tower of the target."""
-    set_seed(run.recipe.draft.seed)
-    draft = DraftLlava(run.llava(run.recipe.draft_layers, run.recipe.draft_hidden))
-    batches = run.packed(run.recipe.draft_batch, DRAFTING, TALKING_START)
-    losses = partial(draft_losses, tower_model=run.teacher(), scenery=run.recipe.scenery_weight)
-    fit("draft", draft, losses, batches, run.recipe.draft, run.checkpoints("draft"), run.accelerator)
-    save(draft, run.processor, part)
+    draft = DraftLlava(stage.llava(stage.recipe.draft_layers, stage.recipe.draft_hidden))
+    batches = stage.packed(stage.recipe.draft_batch, DRAFTING, TALKING_START)
+    losses = partial(draft_losses, tower_model=stage.teacher(), scenery=stage.recipe.scenery_weight)
+    fit(stage.name, draft, losses, batches, stage.loop, stage.checkpoints, stage.accelerator)
+    save(draft, stage.processor, stage.part)
 
 
-def _distil(run: _Run, part: Path) -> None:
-    """Train the second draft from the first, on the target's distributions as well as the corpus.
-
-    The stage is the one of the ``distill`` command.
-    """
-    set_seed(run.recipe.distill.seed)
-    draft = DraftLlava.from_pretrained(run.root / DRAFT_BEFORE, dtype=torch.float32)
-    target = run.teacher()
-    if run.compiled:
-        for model in (target, draft):
-            model.model.language_model.compile()
-    batches = ChatBatches(run.processor, run.recipe.distill_batch, run.recipe.image_tokens)
-    objective, checkpoints = Objective(run.recipe.kl_weight), run.checkpoints("distilled draft")
-    distil("distilled draft", draft, target, batches, objective, run.recipe.distill, checkpoints, run.accelerator)
-    save(draft, run.processor, part)
+def _distil(stage: _Stage) -> None:
+    """Train the second draft from the first, on the target's distributions as well as the corpus."""
+    draft = DraftLlava.from_pretrained(stage.root / DRAFT_BEFORE, dtype=torch.float32)
+    if stage.compiled:
+        draft.model.language_model.compile()
+    _teach(stage, draft, stage.teacher(), stage.recipe.distill_batch, Objective(stage.recipe.kl_weight))
+    save(draft, stage.processor, stage.part)
 
 
-def _train_short_eagle(run: _Run, part: Path) -> None:
+def _train_short_eagle(stage: _Stage) -> None:
     """Train a draft of one layer that reads the target's states on short rollouts, from nothing."""
-    target, recipe = run.teacher(), run.recipe
-    seed, heads, intermediate = recipe.eagle_short.seed, recipe.eagle_heads, recipe.eagle_intermediate
-    draft = fresh_feature_draft(target, seed=seed, heads=heads, intermediate_size=intermediate)
-    _teach_eagle("eagle, short rollouts", draft, target, recipe.short_rollout, recipe.eagle_short, 0, run)
-    save(draft, None, part, torch.float32)
+    target, recipe = stage.teacher(), stage.recipe
+    heads, intermediate = recipe.eagle_heads, recipe.eagle_intermediate
+    draft = fresh_feature_draft(target, seed=stage.loop.seed, heads=heads, intermediate_size=intermediate)
+    _teach(stage, draft, target, recipe.eagle_batch, recipe.short_rollout)
+    save(draft, None, stage.part, torch.float32)
 
 
-def _train_eagle(run: _Run, part: Path) -> None:
+def _train_eagle(stage: _Stage) -> None:
     """Train it further on long rollouts: its states drift apart after the last step that it has learnt."""
-    target, recipe = run.teacher(), run.recipe
-    draft = training_draft(run.root / EAGLE_SHORT, target)
-    _teach_eagle("eagle", draft, target, recipe.long_rollout, recipe.eagle, recipe.eagle_short.steps, run)
-    save(draft, None, part)
+    target, recipe = stage.teacher(), stage.recipe
+    draft = training_draft(stage.root / EAGLE_SHORT, target)
+    _teach(stage, draft, target, recipe.eagle_batch, recipe.long_rollout, recipe.eagle_short.steps)
+    save(draft, None, stage.part)
 
 
-def _compress_eagle(run: _Run, part: Path) -> None:
+def _compress_eagle(stage: _Stage) -> None:
     """Train it, begun as it is, to read fewer entries of the picture."""
-    target, recipe = run.teacher(), run.recipe
-    draft = training_draft(run.root / EAGLE, target)
+    target, recipe = stage.teacher(), stage.recipe
+    draft = training_draft(stage.root / EAGLE, target)
     assert isinstance(draft, FeatureDraft)
-    add_compressor(draft, CompressorConfig(recipe.eagle_compressor), recipe.eagle_compressed.seed)
+    add_compressor(draft, CompressorConfig(recipe.eagle_compressor), stage.loop.seed)
     done = recipe.eagle_short.steps + recipe.eagle.steps
-    _teach_eagle("eagle, compressed", draft, target, recipe.long_rollout, recipe.eagle_compressed, done, run)
-    save(draft, None, part)
+    _teach(stage, draft, target, recipe.eagle_batch, recipe.long_rollout, done)
+    save(draft, None, stage.part)
 
 
-def _teach_eagle(
-    name: str,
-    draft: PreTrainedModel,
-    target: LlavaForConditionalGeneration,
-    objective: FeatureObjective,
-    loop: LoopConfig,
-    first: int,
-    run: _Run,
-) -> None:
-    """Teach an EagleVLM in the stage of the ``distill`` command, from batch number ``first`` on."""
-    if run.compiled:
+def _teach(
+    stage: _Stage, draft: PreTrainedModel, target: LlavaForConditionalGeneration, batch: int,
+    objective: Objective | FeatureObjective, first: int = 0,
+) -> None:  # fmt: skip
+    """Teach a draft in the stage of the ``distill`` command, from batch number ``first`` on."""
+    if stage.compiled:
         target.model.language_model.compile()
-    batches = ChatBatches(run.processor, run.recipe.eagle_batch, run.recipe.image_tokens, first)
-    distil(name, draft, target, batches, objective, loop, run.checkpoints(name), run.accelerator)
+    batches = ChatBatches(stage.processor, batch, stage.recipe.image_tokens, first)
+    distil(stage.name, draft, target, batches, objective, stage.loop, stage.checkpoints, stage.accelerator)
 
 
 def _fit_packed(
-    name: str,
-    model: LlavaForConditionalGeneration,
-    batches: PackedBatches,
-    loop: LoopConfig,
-    run: _Run,
-    hints: Hints | None = None,
+    stage: _Stage, model: LlavaForConditionalGeneration, batches: PackedBatches, hints: Hints | None = None
 ) -> None:
     """Train on packed rows, with the tower frozen."""
     model.model.vision_tower.requires_grad_(False)
-    losses = target_losses(run.recipe, content_ids(run.processor.tokenizer), hints)
-    fit(name, model, losses, batches, loop, run.checkpoints(name), run.accelerator)
+    losses = target_losses(stage.recipe, content_ids(stage.processor.tokenizer), hints)
+    fit(stage.name, model, losses, batches, stage.loop, stage.checkpoints, stage.accelerator)

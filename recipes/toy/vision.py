@@ -20,8 +20,8 @@ from recipes.toy.draw import shown_at
 from recipes.toy.scene import CELLS, COLOURS, KINDS, PLACES, SIZES, TIMES, WEATHERS, Scene, sample_any_scene
 
 ABSENT = -100  # label of an attribute that a patch does not have: no loss
-OBJECT_CLASSES = {"kind": len(KINDS), "colour": len(COLOURS), "size": len(SIZES), "cell": len(CELLS)}
-SCENE_CLASSES = {"place": len(PLACES), "weather": len(WEATHERS), "time": len(TIMES), "count": len(CELLS)}
+OBJECT_CLASSES = {"kind": KINDS, "colour": COLOURS, "size": SIZES, "cell": CELLS}
+SCENE_CLASSES = {"place": PLACES, "weather": WEATHERS, "time": TIMES, "count": tuple(range(1, len(CELLS) + 1))}
 
 
 class ToyVisionTower(nn.Module):
@@ -33,7 +33,7 @@ class ToyVisionTower(nn.Module):
         self.tower = tower
         self.norm = nn.LayerNorm(hidden)
         classes = OBJECT_CLASSES | SCENE_CLASSES
-        self.heads = nn.ModuleDict({name: nn.Linear(hidden, count) for name, count in classes.items()})
+        self.heads = nn.ModuleDict({name: nn.Linear(hidden, len(values)) for name, values in classes.items()})
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
         """Return logits by attribute, ``[batch, patches, classes]``."""
@@ -45,21 +45,9 @@ class ToyVisionTower(nn.Module):
 def patch_labels(scene: Scene, patches: int) -> dict[str, Tensor]:
     """Return class indices by attribute, ``[patches]``: of the object where there is one, of the scene elsewhere."""
     labels = {name: torch.full((patches,), ABSENT) for name in OBJECT_CLASSES | SCENE_CLASSES}
-    whole = {
-        "place": PLACES.index(scene.place),
-        "weather": WEATHERS.index(scene.weather),
-        "time": TIMES.index(scene.time),
-        "count": len(scene.things) - 1,
-    }
     for patch, thing in enumerate(shown_at(scene, math.isqrt(patches))):
-        classes = whole if thing is None else {
-            "kind": KINDS.index(thing.kind),
-            "colour": COLOURS.index(thing.colour),
-            "size": SIZES.index(thing.size),
-            "cell": CELLS.index((thing.column, thing.row)),
-        }  # fmt: skip
-        for name, value in classes.items():
-            labels[name][patch] = value
+        for name, values in (SCENE_CLASSES if thing is None else OBJECT_CLASSES).items():
+            labels[name][patch] = values.index(getattr(thing or scene, name))
     return labels
 
 

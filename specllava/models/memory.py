@@ -94,8 +94,8 @@ class Estimate:
 
     Args:
         caches: keys and values of both models, and the target's states if the draft reads them. They have columns for
-            ``context`` tokens and a tree of the default options, which a dialogue may take; a single answer takes less,
-            and a race a second cache of the target.
+            ``context`` tokens and a tree of the default options, which a dialogue may take. A single answer takes less;
+            a race holds a second cache of the target.
         column: bytes of them for one more token.
         packed: a second copy of the target's weights, in the layout of a CPU's fastest products.
     """

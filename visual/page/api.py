@@ -82,8 +82,8 @@ def _run(state: PageState, request: gr.Request, question: Any, image: Any, optio
         if not isinstance(question, str) or not question.strip():
             raise ValueError("the question is empty: send a text")
         check_question(question, state.limits.prompt_characters)
-        config = make_config(_options(options), state.limits)
-        draft = read_draft(_options(options).get("drafter"))
+        given = _options(options)
+        draft, config = read_draft(given.get("drafter")), make_config(given, state.limits)
         if draft is not None and draft not in state.drafts:
             known = ", ".join(f"draft: {name}" for name in state.drafts)
             raise ValueError(f"there is no draft {short(draft)}: known are {known or 'none'}")

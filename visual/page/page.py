@@ -251,11 +251,11 @@ class Handlers:
         """Open the recorded race of a thumbnail."""
         return self._open(name, None, request)
 
-    def frames(self, race: Recorded, turn: int | None = None, number: str = "") -> list[str]:
+    def frames(self, race: Recorded, turn: int | None = None, run_id: str = "") -> list[str]:
         """Return the frames of a race that was run before; the page's first example begins with its beats.
 
         Args:
-            number: their id; a new one if it is not given, so that the player's value always changes.
+            run_id: a new one if it is not given, so that the player's value always changes.
         """
         own = self.state.races.get(race.name) is race
         made = self.made.get((race.name, turn)) if own else None
@@ -265,7 +265,7 @@ class Handlers:
             made = race_frames(race, pictures, race.name if own else None, turn, toured)
         if own:
             self.made[race.name, turn] = made
-        return [with_id(made[0], number or uuid.uuid4().hex), *made[1:]]
+        return [with_id(made[0], run_id or uuid.uuid4().hex), *made[1:]]
 
     @cached_property
     def first_frames(self) -> list[str]:
@@ -273,13 +273,13 @@ class Handlers:
         first = self.state.first
         return self.frames(first) if first else waiting_frames(None, FIRST_QUESTION, NEW)
 
-    def _open(self, name: str, turn: Any, request: gr.Request, number: str = "") -> Shown:
+    def _open(self, name: str, turn: Any, request: gr.Request, run_id: str = "") -> Shown:
         race = self.state.races.get(name)
         if race is None:
             raise gr.Error(html.escape(f"There is no recorded run {name[:40]!r}."), print_exception=False)
         turns = len(race.turns)
         at = min(max(turn, 0), turns - 1) if isinstance(turn, int) else turns - 1
-        frames = self.frames(race, at if turns > 1 and turn is not None else None, number)
+        frames = self.frames(race, at if turns > 1 and turn is not None else None, run_id)
         self.leave(request)
         return frames, picture_path(race, at), race.turns[at].prompt, opened_dialogue(race, frames)
 

@@ -210,9 +210,9 @@ def data_address(picture: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def with_id(frame: str, number: str) -> str:
+def with_id(frame: str, run_id: str) -> str:
     """Return the first frame of a race with another id."""
-    return frame_json(json.loads(frame) | {"id": number})
+    return frame_json(json.loads(frame) | {"id": run_id})
 
 
 def _draw(trace: DecodeTrace, draw: Draw) -> dict[str, object]:
